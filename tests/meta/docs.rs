@@ -138,7 +138,8 @@ fn headings(text: &str) -> BTreeSet<String> {
 }
 
 /// The names of all tests: functions marked `#[test]`, contracts (`contract!`), faults (`scenario!`), tests
-/// on a server (`test_on!`), of all databases (`database_tests!`), and on a new server of each store.
+/// on a server (`test_on!`), on all databases (`on_databases!`, `on_rows!`), and on a new server of each
+/// store.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -147,10 +148,11 @@ fn tests() -> BTreeSet<String> {
         for line in text.lines().map(str::trim) {
             if line == "#[test]" {
                 marked = true;
-            } else if let Some((name, _)) = ["scenario!(", "contract!(", "test_on!("]
-                .iter()
-                .find_map(|macro_call| line.strip_prefix(macro_call))
-                .and_then(|rest| rest.split_once(','))
+            } else if let Some((name, _)) =
+                ["scenario!(", "contract!(", "test_on!(", "on_databases!(", "on_rows!("]
+                    .iter()
+                    .find_map(|macro_call| line.strip_prefix(macro_call))
+                    .and_then(|rest| rest.split_once(','))
             {
                 names.insert(name.to_owned());
             } else if let Some((name, arguments)) = line
@@ -158,11 +160,8 @@ fn tests() -> BTreeSet<String> {
                 .strip_prefix("fn ")
                 .and_then(|rest| rest.split_once('('))
             {
-                let bounds = ["<D: Database>", "<D: Operated>", "<R: Rows>"];
-                let of_all_databases = bounds.iter().find_map(|bound| name.strip_suffix(bound));
-                let on_a_server = arguments.ends_with("start: Start) {");
-                if marked || on_a_server || of_all_databases.is_some() {
-                    names.insert(of_all_databases.unwrap_or(name).to_owned());
+                if marked || arguments.ends_with("start: Start) {") {
+                    names.insert(name.to_owned());
                 }
                 marked = false;
             } else if !line.starts_with("#[") && !line.starts_with("//") {

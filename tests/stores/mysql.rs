@@ -6,7 +6,7 @@ use leasehold::mysql::{NameTable, TxLock};
 use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts, from_value};
 
-use crate::databases::{Database, Exhausted, Rows as _, connect_session};
+use crate::databases::{Database, Rows as _, connect_session};
 use crate::statement;
 use crate::support::mysql::MysqlServer;
 use crate::support::prelude::*;
@@ -33,6 +33,8 @@ impl Database for MysqlServer {
     const LOCKS_IN_ERRORS: &'static str = "`locks`.`leasehold_locks`";
     const REFUSES_IN_ERRORS: &'static str = "";
     const WRITES: &'static [&'static str] = &["lock", "token"];
+    const WRONG_URLS: &'static [(&'static str, ErrorKind)] =
+        &[("", ErrorKind::InvalidInput), ("/locks?require_ssl=true", ErrorKind::InvalidInput)];
     const ALIAS: &'static str = "mariadb";
     const CONNECT_NEEDS_WRITES: bool = true;
     // A try reads first.
@@ -49,12 +51,7 @@ impl Database for MysqlServer {
     const SHORT_WAIT_ENDS_WITHIN: Duration = ms(4_000);
     const IDLE_SESSION_ENDS_WITHIN: Duration = ms(1_000 + 2_500);
     const DEADLOCK_ENDS_TRANSACTION: bool = true;
-    const EXHAUSTED: Exhausted = Exhausted {
-        command_timeout: ms(2_500),
-        lease: ms(2_500),
-        calls_end_within: ms(8_000),
-        lasts: ms(6_000),
-    };
+    const EXHAUSTED: [Duration; 3] = [ms(2_500), ms(2_500), ms(8_000)];
 
     fn ask_on(connection: &mut Conn, statements: &str) -> Vec<Vec<String>> {
         let (mut answers, mut last) = (connection.query_iter(statements).unwrap(), Vec::new());
@@ -63,12 +60,6 @@ impl Database for MysqlServer {
             last = rows.map(|row| texts(row.unwrap())).collect();
         }
         last
-    }
-    fn wrong_urls(&self) -> Vec<(String, ErrorKind)> {
-        let no_database = self.url().replace("/locks", "");
-        [no_database, format!("{}?require_ssl=true", self.url())]
-            .map(|url| (url, ErrorKind::InvalidInput))
-            .into()
     }
     fn end_sessions_of(&self, user: &str) {
         let mut admin = self.admin();
@@ -135,13 +126,9 @@ impl Database for MysqlServer {
     }
 }
 
-fn shared() -> Option<&'static MysqlServer> {
-    MysqlServer::shared()
-}
-
 // The server may grant the lock after the client's time-out. So the outcome is unknown, and the client undoes the
 // grant. (PostgreSQL ends the statement itself, so there the outcome is known.)
-test_on!(an_unanswered_grant_is_undone, shared(), |server| {
+test_on!(an_unanswered_grant_is_undone, MysqlServer::shared(), |server| {
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let lock = client.get_lock(fresh("late"));
     lock.acquire().unwrap().unlock().unwrap();
@@ -153,7 +140,7 @@ test_on!(an_unanswered_grant_is_undone, shared(), |server| {
     lock.unlock().unwrap();
 });
 
-test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
+test_on!(every_statement_finds_its_row_by_primary_key, MysqlServer::shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
@@ -189,7 +176,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
 });
 
 // If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
-test_on!(a_try_waits_for_no_row_lock, shared(), |server| {
+test_on!(a_try_waits_for_no_row_lock, MysqlServer::shared(), |server| {
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
     let held = client.get_lock(&name).acquire().unwrap();
@@ -226,7 +213,7 @@ test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
 });
 
 // A ping would keep the session alive too, but only for the limit that it had at first.
-test_on!(renewals_and_reentries_set_the_idle_limit, shared(), |server| {
+test_on!(renewals_and_reentries_set_the_idle_limit, MysqlServer::shared(), |server| {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
@@ -251,7 +238,7 @@ test_on!(renewals_and_reentries_set_the_idle_limit, shared(), |server| {
     assert!(eventually(LONG, || idle_limits_set(3) >= 3), "{renewed:?}");
 });
 
-test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, shared(), |server| {
+test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
     // Answers on connections with lower numbers no longer reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);

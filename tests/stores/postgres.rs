@@ -5,7 +5,7 @@ use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
 use postgres::{Client, IsolationLevel, NoTls, SimpleQueryMessage, Transaction};
 
-use crate::databases::{Database, Exhausted, Rows, connect_session};
+use crate::databases::{Database, Rows, connect_session};
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::prelude::*;
@@ -34,6 +34,8 @@ impl Database for PostgresServer {
     const LOCKS_IN_ERRORS: &'static str = "public.leasehold_locks";
     const REFUSES_IN_ERRORS: &'static str = "public.refuses";
     const WRITES: &'static [&'static str] = &["lock", "token", "try"];
+    const WRONG_URLS: &'static [(&'static str, ErrorKind)] =
+        &[("/postgres?sslmode=require", ErrorKind::Unsupported)];
     const ALIAS: &'static str = "postgresql";
     const CONNECT_NEEDS_WRITES: bool = false;
     const A_TRY_IS_ONE_REQUEST: bool = true;
@@ -49,12 +51,7 @@ impl Database for PostgresServer {
     const SHORT_WAIT_ENDS_WITHIN: Duration = ms(2_000);
     const IDLE_SESSION_ENDS_WITHIN: Duration = ms(700 + 1_500);
     const DEADLOCK_ENDS_TRANSACTION: bool = false;
-    const EXHAUSTED: Exhausted = Exhausted {
-        command_timeout: ms(2_000),
-        lease: ms(4_000),
-        calls_end_within: ms(7_000),
-        lasts: ms(6_000),
-    };
+    const EXHAUSTED: [Duration; 3] = [ms(2_000), ms(4_000), ms(7_000)];
 
     fn ask_on(connection: &mut Client, statements: &str) -> Vec<Vec<String>> {
         let answers = connection.simple_query(statements).unwrap();
@@ -63,9 +60,6 @@ impl Database for PostgresServer {
             _ => None,
         });
         rows.map(|row| (0..row.len()).map(|at| row.get(at).unwrap().to_owned()).collect()).collect()
-    }
-    fn wrong_urls(&self) -> Vec<(String, ErrorKind)> {
-        vec![(format!("{}?sslmode=require", self.url()), ErrorKind::Unsupported)]
     }
     fn end_sessions_of(&self, user: &str) {
         let others = format!("{} = '{user}' AND pid <> pg_backend_pid()", Self::SESSIONS_OF);
@@ -141,22 +135,22 @@ impl Database for PostgresServer {
     }
 }
 
-fn shared() -> Option<&'static PostgresServer> {
-    PostgresServer::shared()
-}
-
 // A client removes expired entries of others, and writes its own one even if one of them is locked.
-test_on!(a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory, shared(), |server| {
-    let client = server.options().table("kept_out").build().unwrap();
-    let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
-    server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
-    let _locking = server.lock_rows("kept_out_clients");
-    let held = client.get_lock("a").acquire().unwrap();
-    assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
-    held.unlock().unwrap();
-});
+test_on!(
+    a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory,
+    PostgresServer::shared(),
+    |server| {
+        let client = server.options().table("kept_out").build().unwrap();
+        let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
+        server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
+        let _locking = server.lock_rows("kept_out_clients");
+        let held = client.get_lock("a").acquire().unwrap();
+        assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
+        held.unlock().unwrap();
+    }
+);
 
-test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
+test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
@@ -305,7 +299,7 @@ test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start()
     }
 });
 
-test_on!(releasing_a_session_lock_wakes_its_waiter, shared(), |server| {
+test_on!(releasing_a_session_lock_wakes_its_waiter, PostgresServer::shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("woken");
     let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
@@ -324,7 +318,7 @@ test_on!(releasing_a_session_lock_wakes_its_waiter, shared(), |server| {
 });
 
 // No renewal is due for long, so the end of the connection shows the loss of this hold.
-test_on!(a_server_ended_session_is_noticed_at_once, shared(), |server| {
+test_on!(a_server_ended_session_is_noticed_at_once, PostgresServer::shared(), |server| {
     let mut admin = server.admin();
     for round in 0..3 {
         // A separate connection, because a client checks its sessions at most once a second.
@@ -354,7 +348,7 @@ test_on!(a_server_ended_session_is_noticed_at_once, shared(), |server| {
 
 // The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
 // dropped, and aborts the process if the task unwinds.
-test_on!(every_call_works_inside_a_task, shared(), |server| {
+test_on!(every_call_works_inside_a_task, PostgresServer::shared(), |server| {
     let (outside, url) = (server.client(), server.url());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for session_locks in [false, true] {

@@ -6,7 +6,7 @@ use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::databases::Database;
-use crate::postgres_line::{line, stand};
+use crate::postgres_line::{line, stand, version};
 use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
@@ -113,13 +113,9 @@ test_on!(a_check_finds_a_queued_client_without_a_recall, PostgresServer::start()
     stand(&mut admin, lock.name(), &own, "-1 minute");
     stand(&mut admin, lock.name(), "dead", "6 seconds");
     lock.lock().unwrap();
-    let version = |admin: &mut Client| {
-        let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
-        admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get::<_, String>(0)
-    };
-    let before = version(&mut admin);
+    let before = version(&mut admin, lock.name());
     await_checks(&mut admin);
-    assert_eq!(version(&mut admin), before, "a look writes");
+    assert_eq!(version(&mut admin, lock.name()), before, "a look writes");
     let used = now();
     lock.unlock().unwrap();
     // A lock that its client has not used for half a second is free.
@@ -161,14 +157,11 @@ test_on!(only_a_current_owner_is_marked_for_recalls, PostgresServer::start(), |s
     let name = &fresh("mark");
     let guard = client.get_lock(name).acquire_owned().unwrap();
     assert_eq!(keeper(name, &mut admin), None);
-    let mut locking = server.admin();
-    let mut held = locking.transaction().unwrap();
-    held.execute("SELECT FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE", &[&name.as_bytes()])
-        .unwrap();
+    let mut locking = server.lock_row(name);
     assert!(!guard.is_contended().unwrap());
     await_checks(&mut admin);
     assert!(!guard.is_contended().unwrap(), "a locked row is no sign of others");
-    held.commit().unwrap();
+    locking.batch_execute("COMMIT").unwrap();
     assert!(eventually(LONG, || keeper(name, &mut admin).is_some()));
     guard.unlock().unwrap();
     let theirs = other.get_lock(name).acquire_owned().unwrap();

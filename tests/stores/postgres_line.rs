@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use postgres::{Client, Row};
 
-use crate::databases::Database;
+use crate::databases::{Database, Rows as _};
 use crate::statement;
 use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
@@ -236,7 +236,7 @@ fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
         .unwrap()
 }
 
-fn version(admin: &mut Client, name: &str) -> String {
+pub(crate) fn version(admin: &mut Client, name: &str) -> String {
     let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
@@ -387,15 +387,15 @@ test_on!(a_client_joining_during_a_release_gets_the_lock, shared(), |server| {
 });
 
 test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {
-    let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());
+    let (name, mut releasing) = (fresh("over"), server.admin());
     releasing.batch_execute("SET lock_timeout = '20s'").unwrap();
     assert!(ask(&mut releasing, &name, "a").0);
     for client in ["c", "d"] {
         assert_eq!(ask(&mut releasing, &name, client), (false, None, false));
     }
-    let lock =
-        "BEGIN; SELECT FROM leasehold_locks_wait_queue WHERE id = sha256('NAME') AND client = 'c' FOR UPDATE";
-    other.batch_execute(&lock.replace("NAME", &name)).unwrap();
+    let row =
+        format!("leasehold_locks_wait_queue WHERE {} AND client = 'c'", PostgresServer::has_name(&name));
+    let mut other = server.lock_rows(&row);
     assert_eq!(tell(&mut releasing, &name).as_deref(), Some("d"));
     other.batch_execute("COMMIT").unwrap();
 });
@@ -404,8 +404,8 @@ test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {
 test_on!(locks_are_released_without_the_queues_table, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     let watcher = server.client();
-    admin.batch_execute("CREATE USER few; GRANT ALL ON ALL TABLES IN SCHEMA public TO few").unwrap();
-    let client = LockClient::builder().url(server.url_as("few")).build().unwrap();
+    server.make_user("few", "");
+    let client = server.options_as("few").build().unwrap();
     let locks = ["revoked", "dropped", "forced"].map(|name| client.get_lock(name));
     locks.iter().for_each(|lock| lock.lock().unwrap());
     admin.batch_execute("REVOKE ALL ON leasehold_locks_wait_queue FROM few").unwrap();

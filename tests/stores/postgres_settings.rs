@@ -6,15 +6,11 @@ use leasehold::Result;
 use leasehold::postgres::NameTable;
 use postgres::{Client, NoTls};
 
-use crate::databases::Database as _;
+use crate::databases::{Database as _, Rows as _};
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
-
-fn shared() -> Option<&'static PostgresServer> {
-    PostgresServer::shared()
-}
 
 fn at(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
@@ -41,7 +37,7 @@ fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
     })
 }
 
-test_on!(roles_with_their_own_schemas_share_one_table, shared(), |server| {
+test_on!(roles_with_their_own_schemas_share_one_table, PostgresServer::shared(), |server| {
     let (name, mut admin) = database(server, "roles", "");
     let roles = two_roles(server, &mut admin);
     at(&url_of(server, &name, "admin")).build().unwrap();
@@ -72,7 +68,7 @@ test_on!(roles_with_their_own_schemas_share_one_table, shared(), |server| {
     held.unlock().unwrap();
 });
 
-test_on!(no_second_table_is_created_beside_another_schemas, shared(), |server| {
+test_on!(no_second_table_is_created_beside_another_schemas, PostgresServer::shared(), |server| {
     let (name, mut admin) = database(server, "beside", "");
     let roles = two_roles(server, &mut admin);
     let url = |role: usize| url_of(server, &name, &roles[role]);
@@ -105,7 +101,7 @@ fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &s
     thread::Builder::new().name(thread.to_owned()).spawn(work).unwrap().join().unwrap();
 }
 
-test_on!(any_thread_name_can_take_a_lock, shared(), |server| {
+test_on!(any_thread_name_can_take_a_lock, PostgresServer::shared(), |server| {
     let latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     let (name, mut admin) = database(server, "words", latin);
     let builder = || at(&url_of(server, &name, "admin")).label("Kästchen 箱");
@@ -135,7 +131,7 @@ const SETTINGS: &str = "\
     enable_indexscan = off; enable_sort = off; plan_cache_mode = 'force_custom_plan'; \
     default_tablespace = 'pg_default'; track_activities = off; client_min_messages = 'debug5'";
 
-test_on!(locks_do_not_depend_on_the_settings_of_the_database, shared(), |server| {
+test_on!(locks_do_not_depend_on_the_settings_of_the_database, PostgresServer::shared(), |server| {
     let (name, mut admin) = database(server, "settings", "");
     for setting in SETTINGS.split("; ") {
         admin.batch_execute(&format!("ALTER DATABASE {name} SET {setting}")).unwrap();
@@ -166,14 +162,10 @@ fn elsewhere_takes(client: &LockClient) -> bool {
     client.get_lock("a").try_lock_for(LONG).unwrap() && client.get_lock("a").unlock().is_ok()
 }
 
-test_on!(an_idle_session_limit_ends_no_wait_or_wake_up, shared(), |server| {
+test_on!(an_idle_session_limit_ends_no_wait_or_wake_up, PostgresServer::shared(), |server| {
     let role = fresh("idle").replace('-', "_").to_lowercase();
-    server
-        .admin()
-        .batch_execute(&format!(
-            "CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET idle_session_timeout = '300ms'"
-        ))
-        .unwrap();
+    server.execute(&format!("CREATE USER {role} SUPERUSER"));
+    server.execute(&format!("ALTER USER {role} SET idle_session_timeout = '300ms'"));
     let seen = Seen::default();
     let url = server.url_as(&role);
     let [client, rival] = [(); 2].map(|()| at(&url).table("idle").observer(seen.clone()).build().unwrap());
@@ -227,7 +219,7 @@ fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
 }
 
 // Behind such a pooler a release would seem done although the server has not committed it.
-test_on!(a_pooler_that_leaves_transactions_open_is_refused, shared(), |server| {
+test_on!(a_pooler_that_leaves_transactions_open_is_refused, PostgresServer::shared(), |server| {
     let (database, mut admin) = database(server, "begun", "");
     let begins = Arc::new(AtomicBool::new(true));
     let direct = url_of(server, &database, "admin");
@@ -250,7 +242,7 @@ test_on!(a_pooler_that_leaves_transactions_open_is_refused, shared(), |server| {
 });
 
 // The error comes from a pooler, and its code is one that no server uses.
-test_on!(a_session_ending_error_leaves_the_outcome_unknown, shared(), |server| {
+test_on!(a_session_ending_error_leaves_the_outcome_unknown, PostgresServer::shared(), |server| {
     server.admin();
     for code in ["XX999", "08P01"] {
         let (url, fatal) = pooler(server, code);
@@ -268,7 +260,7 @@ test_on!(a_session_ending_error_leaves_the_outcome_unknown, shared(), |server| {
     }
 });
 
-test_on!(a_pooler_with_one_session_is_refused, shared(), |server| {
+test_on!(a_pooler_with_one_session_is_refused, PostgresServer::shared(), |server| {
     let Some(bouncer) = Bouncer::before_with(server, "session", "default_pool_size = 1") else { return };
     let begun = now();
     let error = at(&bouncer.url()).connect_timeout(ms(2_500)).build().unwrap_err();
@@ -288,7 +280,7 @@ const FULL: &str = "
         $$ INSERT INTO full_queue.messages VALUES (channel) $$;
     SET search_path = full_queue, pg_catalog, public";
 
-test_on!(a_release_succeeds_with_a_full_notification_queue, shared(), |server| {
+test_on!(a_release_succeeds_with_a_full_notification_queue, PostgresServer::shared(), |server| {
     let (name, mut admin) = database(server, "queue", "");
     let url = url_of(server, &name, "admin");
     at(&url).build().unwrap();

@@ -56,9 +56,7 @@ test_on!(redis_takes_the_password_from_the_file, default_server(), |binary| {
 });
 
 /// A URL for the user `secretive`, and a function that changes the password and ends the user's sessions.
-type Changing = (String, Box<dyn Fn(&str)>);
-
-fn changing<D: Database>() -> Option<Changing> {
+fn changing<D: Database>() -> Option<(String, impl Fn(&str))> {
     let server = D::start()?;
     let url = server.url_as("secretive");
     server.make_user("secretive", D::WITH_PASSWORD);
@@ -68,7 +66,7 @@ fn changing<D: Database>() -> Option<Changing> {
         server.end_sessions_of("secretive");
     };
     change("S3CR3T-0");
-    Some((url, Box::new(change)))
+    Some((url, change))
 }
 
 on_databases!(databases_take_the_password_from_the_file, changing::<D>(), |(url, change)| {

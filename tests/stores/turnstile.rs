@@ -166,8 +166,7 @@ test_on!(a_frozen_poller_delays_no_other_waiter, MysqlServer::start(), |server| 
 // One user has no spare connection for polling, and one client has no poller lock, as in earlier versions.
 test_on!(waiters_without_a_poller_lock_are_served_too, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
-    admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
-    admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
+    server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");
     let spare = server.try_connect("few").unwrap();
     let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
     let without = server.options().designated_poller(false).build().unwrap();

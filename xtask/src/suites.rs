@@ -58,6 +58,8 @@ pub const SUITES: &[Suite] = &[
     ),
     suite("stores", "stores", "etcd::"),
     suite("stores", "stores", "contended:: files:: formats:: lists:: redis:: secrets:: --skip=processes::"),
+    suite("stores", "stores", "databases:: --skip=::postgres"),
+    suite("stores", "stores", "databases:: --skip=::mysql --skip=::sqlite"),
     suite("stores", "stores", "mysql:: mysql_settings::"),
     suite("stores", "stores", "orders:: sqlite:: tls::"),
     suite("stores", "stores", "postgres::"),
