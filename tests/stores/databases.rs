@@ -71,6 +71,8 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const WITH_PASSWORD: &'static str;
     const WITH_CERTIFICATE: &'static str;
     const WITH_ONE_CONNECTION: &'static str;
+    /// Takes away the right to create tables that everybody may have.
+    const REVOKE_CREATE: &'static str;
     /// Makes a client use TLS, as a URL's parameter. Asks the server how many do.
     const VERIFIED: &'static str;
     const COUNT_TLS: &'static str;
@@ -828,6 +830,7 @@ on_databases!(too_many_connections_are_busy, D::start_with(D::FEW_CONNECTIONS), 
 
 on_databases!(existing_tables_need_no_right_to_create, D::start(), |server| {
     server.make_user("few", "");
+    server.execute(D::REVOKE_CREATE);
     let client = server.options_as("few").create_schema(true).build().unwrap();
     client.get_lock("a").acquire().unwrap().unlock().unwrap();
     assert_eq!(client.ping().unwrap().table, Some(format!("{}.leasehold_locks", D::SCHEMA)));

@@ -27,6 +27,7 @@ impl Database for MysqlServer {
     const VERIFIED: &'static str = "ssl-mode=VERIFY_IDENTITY";
     const COUNT_TLS: &'static str = "SHOW GLOBAL STATUS LIKE 'Ssl_accepts'";
     const WITH_ONE_CONNECTION: &'static str = "WITH MAX_USER_CONNECTIONS 1";
+    const REVOKE_CREATE: &'static str = "DO 0";
     const SESSIONS_OF: &'static str = "information_schema.processlist WHERE user";
     const FEW_CONNECTIONS: &'static [&'static str] = &["--max-connections=12"];
     const LOGGED: &'static [&'static str] = &["--log-bin=binlog", "--server-id=1"];

@@ -5,8 +5,6 @@ mod example;
 
 use example::{Became, run};
 
-use crate::support::test_on;
-
 /// Numbers of orders and payments for one purchase: in a race, after a pause, and after a resend.
 const EXPECTED: [(&str, [(i64, i64); 3]); 6] = [
     ("nothing", [(2, 2), (2, 2), (2, 2)]),
@@ -34,13 +32,7 @@ fn comes_to_what_it_says(url: &str) {
     }
 }
 
-#[test]
-fn an_order_is_placed_once_on_postgresql() {
-    let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
-    comes_to_what_it_says(&server.url());
-}
-
-test_on!(an_order_is_placed_once_on_mariadb, crate::support::mysql::MysqlServer::start(), |server| {
+on_databases!(an_order_is_placed_once_on_databases, D::start(), |server| {
     comes_to_what_it_says(&server.url());
 });
 

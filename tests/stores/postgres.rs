@@ -27,6 +27,7 @@ impl Database for PostgresServer {
     const COUNT_TLS: &'static str = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE ssl AND backend_type = 'client backend'";
     const WITH_ONE_CONNECTION: &'static str = "CONNECTION LIMIT 1";
+    const REVOKE_CREATE: &'static str = "REVOKE CREATE ON SCHEMA public FROM PUBLIC";
     const SESSIONS_OF: &'static str = "pg_stat_activity WHERE usename";
     const FEW_CONNECTIONS: &'static [&'static str] =
         &["max_connections=6", "superuser_reserved_connections=0"];
