@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentinels_and_clusters_want_one_replica_by_default() {
+    fn grants_on_sentinels_or_clusters_await_one_replica_by_default() {
         let (rule, time) = (ReplicaRule::ByUrl, Duration::from_secs(3));
         let copies = rule.copies(None, time, true).unwrap();
         assert_eq!((copies.replicas, copies.unless_alone, copies.within), (1, true, WITHIN));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_files_and_replicas_can_both_be_required() {
+    fn grants_can_require_both_a_synced_file_and_a_replica() {
         let (rule, time, durable) =
             (ReplicaRule::ByUrl, Duration::from_secs(3), Some(Durable { local: 1, replicas: 0 }));
         let copies = rule.copies(durable, time, true).unwrap();

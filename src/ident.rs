@@ -342,7 +342,7 @@ mod tests {
     /// Not on Windows, which destroys thread-locals in another order, the marker last.
     #[cfg(unix)]
     #[test]
-    fn a_thread_keeps_its_number_while_thread_locals_are_destroyed() {
+    fn a_thread_keeps_its_id_during_thread_local_destructors() {
         use std::sync::mpsc::{Sender, channel};
         struct Asks(Sender<(u64, u64)>);
         impl Drop for Asks {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn retiring_moves_the_thread_to_a_fresh_number_once() {
+    fn replacing_an_owner_number_twice_gives_one_new_number() {
         let mark = ThreadMarker::new();
         let (id, old) = (mark.id(), mark.number());
         mark.retire(old);

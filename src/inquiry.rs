@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hanging_question_respects_the_deadline_and_the_limit() {
+    fn hanging_look_ups_meet_deadlines_and_are_bounded_in_number() {
         let (inquiry, _never, begun) = held();
         for _ in 0..3 {
             assert!(inquiry.answer("hangs", FRESH, soon(20)).is_none());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_answer_is_used_only_without_a_newer_one() {
+    fn an_old_look_up_answer_serves_until_a_newer_one() {
         let (inquiry, sender, begun) = held();
         sender.send(Ok(1)).unwrap();
         for _ in 0..3 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_remembered_answers_is_bounded() {
+    fn the_number_of_remembered_look_up_answers_is_bounded() {
         let inquiry = Inquiry::new("at once", |_| Ok(1));
         for number in 0..3 * MOST_KEPT {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(20_000)).is_some());

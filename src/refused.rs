@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_remembered_for_a_while() {
+    fn a_refused_request_is_not_sent_again_for_a_while() {
         let (refused, at) = (Refused::default(), |ms| Moment::from_nanos(1).plus(Duration::from_millis(ms)));
         assert!(!refused.stands(|| at(0)), "nothing was refused");
         refused.note(at(10));

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_shrinks_rarely_and_only_when_sparse() {
+    fn collections_free_memory_in_few_steps_when_mostly_empty() {
         let mut map: CrowdMap<_, _> = CrowdMap::default();
         map.extend((0..100_000).map(|n| (n, n)));
         let mut times = 0;

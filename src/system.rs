@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_of_another_handle_wakes_the_reader() {
+    fn shutting_down_a_cloned_socket_wakes_its_blocked_read() {
         let (ours, _theirs) = pair();
         ours.set_read_timeout(Some(LONG)).unwrap();
         let other = ours.try_clone().unwrap();

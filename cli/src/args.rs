@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_the_pages_can_be_parsed() {
+    fn every_command_line_in_the_documentation_can_be_parsed() {
         let mut count = 0;
         for page in
             ["README.md", "docs/command-line.md", "docs/deploying.md", "docs/operating.md", "cli/README.md"]

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_seen_alone_and_in_a_url() {
+    fn a_bare_password_and_one_in_a_url_are_detected() {
         for (text, has) in [
             ("pw\n", true),
             ("redis://:pw@host", true),

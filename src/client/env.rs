@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_a_list_with_labels_and_weights() {
+    fn ring_nodes_and_redlock_servers_are_read_from_variables() {
         let set = with(&[
             ("LEASEHOLD_RING", "redis://u:p=w@a\n  eight=redis://b *2=redis://c d*3=redis://d"),
             ("LEASEHOLD_RING_EPOCH", "7"),
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn without_replicas_waits_for_no_replica() {
+    fn the_variable_leasehold_replicas_can_turn_off_waiting_for_replicas() {
         for word in ["no", "Off", "0"] {
             let server = with(&[("LEASEHOLD_REPLICAS", word)]).unwrap().server;
             assert_eq!(server.replicas, ReplicaRule::Nothing, "{word}");

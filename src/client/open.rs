@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_is_refused_where_the_store_cannot_keep_it() {
+    fn durable_is_refused_for_stores_other_than_redis() {
         for url in ["sqlite:///no/such/file", "etcd://127.0.0.1:1", "postgres://u@127.0.0.1:1/d"] {
             let built = ClientBuilder::default().url(url).durable(1, 0).build();
             let error = built.unwrap_err();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_written_entry_is_read_back_unchanged() {
+    fn text_in_a_directory_entry_is_read_back_unchanged() {
         for text in ["", "plain", "a=b", "\"\\/", "\n\r\t\0\u{1b}[31m", "ä漢🔒", "\u{7f}\u{9b}", "\\a;"] {
             let mut lines = Lines::new();
             lines.text("a", text);
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_lines_are_ignored() {
+    fn unknown_lines_of_a_directory_entry_are_ignored() {
         let entry = Fields::of("new=1\n\nab=2\na=1\na=2\nb=\\a\nc=-1\nd=\\d800;\nno line");
         assert_eq!((entry.number("a"), entry.number("no line")), (Some(1), None));
         assert_eq!((entry.text("b"), entry.number("c"), entry.text("d")), (None, None, None));
     }
 
     #[test]
-    fn an_entry_is_split_at_each_line_with_a_key() {
+    fn a_directory_entry_is_split_at_each_lock_line() {
         let (head, parts) = Fields::parted("host=h\nlocks=3\nlock=a\nowner=1\nlock=b\n", "lock");
         assert_eq!((head.text("host"), head.number("owner")), (Some("h".to_owned()), None));
         let parts: Vec<_> = parts.map(|part| (part.text("lock").unwrap(), part.number("owner"))).collect();
@@ -146,7 +146,7 @@ mod fuzz {
     ];
 
     #[test]
-    fn arbitrary_entry_text_is_parsed_or_ignored() {
+    fn any_directory_entry_text_is_parsed_or_ignored() {
         let id = ClientId::random();
         each(nearly_text(SEEDS), String::len, |text| {
             for left in [Duration::ZERO, Duration::from_secs(20), Duration::MAX] {
@@ -160,7 +160,7 @@ mod fuzz {
     }
 
     #[test]
-    fn any_text_round_trips_through_an_entry() {
+    fn any_text_is_read_back_from_a_directory_entry() {
         each(
             nearly_text(&[b"a\"b\\c\n", b"\x7f\x1b[31m", b"\xc3\xbc\xf0\x9f\x94\x92"]),
             String::len,

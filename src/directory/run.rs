@@ -117,7 +117,7 @@ mod tests {
     use crate::directory::ClientInfo;
 
     #[test]
-    fn a_record_is_read_back_with_its_age() {
+    fn a_last_runs_record_is_read_back_with_its_age() {
         let second = Duration::from_secs(1);
         let run = LastRun {
             owner: "0f0c:1".to_owned(),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_runs_entry_is_not_read_as_a_client() {
+    fn a_nested_commands_directory_entry_is_not_a_clients_entry() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written_under(one, waiter, 3);

@@ -213,7 +213,7 @@ mod tests {
     use crate::time::Clock;
 
     #[test]
-    fn a_refused_entry_is_written_again_later() {
+    fn a_refused_directory_entry_is_written_again_later() {
         let (clock, id) = (Clock::System, ClientId::random());
         let announcer = Announcer::new(id, &Options::default(), &clock);
         let (at, off) = (clock.now(), Options { directory: false, ..Options::default() });

@@ -599,7 +599,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
 /// After a lost hand-off the old owner has the lock until a clean-up. Meanwhile no request may use its
 /// number: the clean-up would end that grant too.
 #[test]
-fn no_grant_uses_a_number_under_clean_up() {
+fn no_grant_uses_an_owner_number_that_is_being_freed() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 0);
@@ -627,7 +627,7 @@ fn no_grant_uses_a_number_under_clean_up() {
 
 /// Whatever threads do while their client ends, nothing of theirs is left afterwards.
 #[test]
-fn the_end_of_a_client_leaves_nothing() {
+fn a_clients_shutdown_leaves_no_hold_and_no_waiter() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 1);
@@ -673,7 +673,7 @@ fn the_end_of_a_client_leaves_nothing() {
 /// The end of a hold is noticed when it was planned, whatever the timer does then. Other holds come and go,
 /// so the timer may be in the middle of a check for one of these.
 #[test]
-fn the_watchdog_checks_by_the_given_moment() {
+fn an_expired_hold_is_reported_while_other_holds_end() {
     check(|| {
         let world = World::new();
         let client = world.client();

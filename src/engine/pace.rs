@@ -71,7 +71,7 @@ mod tests {
     use crate::time::ManualClock;
 
     #[test]
-    fn no_second_has_more_than_fifty_clean_ups() {
+    fn unanswered_requests_are_undone_at_most_fifty_times_a_second() {
         let start = ManualClock::new().now();
         let mut pace = Budget::default();
         let mut sent: Vec<u64> = Vec::new();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_share_a_command_count_as_one() {
+    fn requests_undone_in_one_command_count_as_one() {
         let (mut pace, now) = (Budget::default(), ManualClock::new().now());
         assert_eq!((0..).take_while(|_| pace.take(CLEANUP / 100, CLEANUPS_AHEAD, now)).count(), 2_500);
     }

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusing_server_is_not_asked_at_once() {
+    fn a_refused_renewal_is_not_repeated_at_once() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.add(vec![hold(0, start)]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_answer_is_forgotten_with_time() {
+    fn renewals_forget_one_slow_answer_after_quick_ones() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.pace = TIMEOUT;

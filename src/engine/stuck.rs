@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_entry_names_the_oldest_waits() {
+    fn a_full_directory_entry_names_the_oldest_waits() {
         let all = stuck(5, 2).named();
         assert_eq!((ids_of(&all), all.len()), (vec![1, 2, 3, 4, 5], 15));
         let full = stuck(300, 1).named();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_leave_room_for_fewer_waits() {
+    fn a_directory_entry_with_long_names_lists_fewer_waits() {
         let mut stuck = stuck(3, 1);
         stuck.holds.iter_mut().for_each(|hold| hold.shown.name = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
         assert_eq!(ids_of(&stuck.named()), [1, 2]);

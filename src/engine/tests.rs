@@ -284,7 +284,7 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
 }
 
 #[test]
-fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
+fn a_thread_sends_no_attempt_while_its_hand_off_fails() {
     while_a_hand_off_fails(|failing| {
         // The store still has the lock under this thread's number, so it would grant an attempt. The release
         // that follows the failed hand-off would then free the lock.
@@ -298,7 +298,7 @@ fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
 }
 
 #[test]
-fn a_failed_hand_off_blocks_fair_reacquisition_too() {
+fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
     while_a_hand_off_fails(|failing| {
         let FailingHandoff { store, engine, name, go_on } = failing;
         let attempts = store.attempts.count();
@@ -336,7 +336,7 @@ fn a_failed_hand_off_blocks_fair_reacquisition_too() {
 }
 
 #[test]
-fn an_unanswered_change_is_repeated_within_the_stores_memory() {
+fn an_unanswered_change_is_repeated_while_the_store_recognises_repeats() {
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -390,7 +390,7 @@ fn a_failed_release_is_repeated_until_the_lease_ends() {
 }
 
 #[test]
-fn a_failed_release_of_an_endless_lock_is_repeated() {
+fn a_failed_release_is_repeated_when_the_store_ignores_leases() {
     let (store, clock, engine, name) = standing(Scripted { outlasts_leases: true, ..scripted() });
     store.releases.always(refused);
     let hour = Duration::from_secs(3600);
@@ -427,7 +427,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
 
 /// The place is left in time: a second command time-out would exceed the caller's limit.
 #[test]
-fn a_queue_place_is_always_left() {
+fn a_failed_or_timed_out_fair_waiter_leaves_the_queue() {
     let wait = Duration::from_millis(20);
     for has_failed in [false, true] {
         let (store, engine, name) = running(scripted());
@@ -502,7 +502,7 @@ fn a_late_reentry_does_not_revive_an_expired_hold() {
 }
 
 #[test]
-fn a_loss_callback_is_dropped_on_its_thread() {
+fn a_loss_callback_is_dropped_on_the_callback_thread() {
     struct Tells(Sender<Option<String>>);
     impl Drop for Tells {
         fn drop(&mut self) {
@@ -521,7 +521,7 @@ fn a_loss_callback_is_dropped_on_its_thread() {
 
 /// One thread makes 5,000 holds, which expire because it never releases them.
 #[test]
-fn only_the_last_expired_holds_are_remembered() {
+fn memory_for_expired_unreleased_holds_is_bounded() {
     let (clock, engine) = on_memory();
     let name = |n: usize| named(&format!("a-{n}"));
     const HOLDS: usize = 5_000;
@@ -544,7 +544,7 @@ fn only_the_last_expired_holds_are_remembered() {
 }
 
 #[test]
-fn an_unanswered_renewal_is_cleaned_up_after_the_expiry() {
+fn an_unanswered_renewal_is_undone_after_the_hold_expires() {
     let (store, clock, engine, name) = standing(scripted());
     store.renewals.always(in_doubt);
     let mine = lock(&engine, &name);

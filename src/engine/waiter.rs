@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_published_under_one_id() {
+    fn a_wait_keeps_its_first_id_in_the_directory() {
         let wait = Wait::default();
         assert!(wait.published.get().is_none());
         let names = [1, 2].map(|id| wait.publish(|| WaitRecord { id, ..WaitRecord::default() }).id);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wait_number_is_reported_as_new_once() {
+    fn a_sleeping_waiter_is_reported_once_per_owner_number() {
         let mut waiter = LocalWaiter::default();
         let sleeper = |number| Sleeper {
             number,

@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_overdue_renewal_shows_in_four_samples() {
+    fn the_longest_overdue_renewal_stays_for_four_metric_scrapes() {
         let (mut overdue, seconds) = (Overdue::default(), Duration::from_secs);
         overdue.note(seconds(7));
         overdue.note(seconds(3));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_groups_of_names_are_bounded() {
+    fn metrics_have_at_most_64_groups_of_lock_names() {
         let metrics = Metrics::new().label("client", "orders").group_names(str::to_owned);
         for name in 0..10_000 {
             metrics.group(&name.to_string());

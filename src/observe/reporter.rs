@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn flapping_wakeups_are_bounded_behind_a_blocked_callback() {
+    fn a_blocked_callback_bounds_the_queue_of_subscription_reports() {
         let down = || Some(Error::new(ErrorKind::Unreachable, "subscribe", "no answer"));
         for ends_down in [false, true] {
             let (sender, reported) = unbounded();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_callback_drops_news_but_no_losses() {
+    fn behind_a_blocked_callback_events_are_dropped_but_no_losses() {
         let (sender, reported) = unbounded();
         let reporter = Reporter::new(Some(Arc::new(RecordingObserver(sender))));
         let (free, blocked) = unbounded::<()>();

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heavy_names_are_found_in_bounded_memory() {
+    fn the_most_awaited_names_are_found_in_bounded_memory() {
         let waited_for = WaitedFor::default();
         let heavy = 10;
         for n in 0..100_000_u64 {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_lock_and_action() {
+    fn a_failures_error_names_the_lock_and_the_action() {
         for (failure, is_unknown) in [(Failure::Refused(error()), false), (Failure::Unknown(error()), true)] {
             let (error, is_answered_unknown) = match named::<()>(Err(failure), "lock", "orders") {
                 Err(Failure::Refused(error)) => (error, false),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_read_counts_as_refused_not_unknown() {
+    fn a_failed_query_has_no_unknown_outcome() {
         assert!(matches!(Failure::Unknown(error()).of_reading(), Failure::Refused(_)));
     }
 }

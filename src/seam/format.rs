@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_another_format_number_is_refused() {
+    fn only_data_of_another_leasehold_format_is_refused() {
         let ours = format_text();
         for found in ["", "the shop's locks", "leasehold format ", &ours, &format!("Ours. {ours}; ask Ada")] {
             assert!(check_format(found, "it").is_ok(), "{found}");
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_schemas_contain_the_format_number() {
+    fn each_databases_schema_states_the_leasehold_format_number() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/stores/sql/query");
         for store in ["postgres", "mysql", "sqlite"] {
             let schema = std::fs::read_to_string(format!("{folder}/{store}/schema.sql")).unwrap();

@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_channels_end_spares_the_new_channel() {
+    fn the_end_of_an_old_channel_keeps_its_namesake_subscribed() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

@@ -276,7 +276,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_channel_of_a_map_ends_with_its_last_listener() {
+    fn a_message_channel_ends_with_its_last_listener() {
         let channels = Channels::default();
         let hear = || channels.listen("a", Arc::new(Nobody), &Waker::default());
         let (one, other) = (hear(), hear());

@@ -317,7 +317,7 @@ contract!(a_waiter_whose_client_shuts_down_is_skipped_at_once, needs(Counting), 
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
 });
 
-contract!(a_non_reentrant_handle_restores_all_levels_after_waiting, needs(Counting), |store| {
+contract!(a_non_reentrant_handle_regains_its_hold_count_after_waiting, needs(Counting), |store| {
     let (name, [client]) = store.clients("cond");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();

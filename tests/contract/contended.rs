@@ -51,7 +51,7 @@ contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| 
 });
 
 // A message reports the waiter, since the hold's first check is over and the next comes a second later.
-contract!(a_waiter_is_reported_before_the_next_check, needs(Hearing), |store| {
+contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |store| {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
         let name = fresh("soon");
@@ -71,7 +71,7 @@ contract!(a_waiter_is_reported_before_the_next_check, needs(Hearing), |store| {
 });
 
 // A late message about a waiter must not apply to the thread's next hold.
-contract!(the_owner_of_a_contended_hold_is_not_reused, needs(Hearing), |store| {
+contract!(after_on_contended_the_threads_next_hold_has_another_owner, needs(Hearing), |store| {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
     assert_eq!(first, second);
@@ -81,7 +81,7 @@ contract!(the_owner_of_a_contended_hold_is_not_reused, needs(Hearing), |store| {
     assert_ne!(lock.acquire().unwrap().owner(), first);
 });
 
-contract!(a_waiter_before_the_callback_is_reported, needs(Hearing), |store| {
+contract!(on_contended_reports_a_waiter_that_was_waiting_already, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in kinds_that_report_waiters(store) {
         let name = fresh("late");
@@ -205,7 +205,7 @@ contract!(a_writer_is_notified_of_readers, needs(Hearing), |store| {
     }
 });
 
-contract!(a_reporting_leader_is_notified_of_its_rival, needs(Hearing), |store| {
+contract!(report_contended_notifies_a_leader_of_another_candidate, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("leader"));
     let leader = client.leader(&name).unwrap();
     let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {

@@ -497,7 +497,7 @@ contract!(an_owned_guard_in_another_thread_makes_no_cycle, needs(Directory), |st
 });
 
 // Each command waits in a client of its own, and declares under which hold it runs.
-contract!(commands_run_under_a_hold_extend_the_cycle, needs(Directory), |store| {
+contract!(a_deadlock_through_commands_run_under_holds_is_reported, needs(Directory), |store| {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
     let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();

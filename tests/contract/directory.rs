@@ -140,7 +140,7 @@ contract!(clients_are_listed_with_what_they_hold_and_wait_for, needs(Directory),
     });
 });
 
-contract!(a_client_without_directory_is_shown_as_an_id, needs(Directory), |store| {
+contract!(a_client_with_directory_off_publishes_nothing_about_itself, needs(Directory), |store| {
     let off = store.client_with(|options| options.lease(Duration::from_secs(9)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
@@ -158,7 +158,7 @@ contract!(a_client_without_directory_is_shown_as_an_id, needs(Directory), |store
     second.unlock().unwrap();
 });
 
-contract!(shutdown_removes_the_directory_entry, needs(Directory), |store| {
+contract!(a_shut_down_client_is_no_longer_listed, needs(Directory), |store| {
     // The lease outlasts the test, so only the shutdown can remove the entry.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());

@@ -44,7 +44,7 @@ contract!(all_kinds_exclude_threads_and_clients, |store| {
     }
 });
 
-contract!(exactly_one_of_two_clients_holds, |store| {
+contract!(exactly_one_of_two_simultaneous_tries_acquires_the_lock, |store| {
     for _ in 0..20 {
         let name = fresh("either");
         let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
@@ -78,13 +78,13 @@ fn count(locks: &[RedisLock], rounds: u64) {
     assert_eq!(counter.0.load(Ordering::SeqCst), locks.len() as u64 * rounds);
 }
 
-contract!(sixteen_clients_count_exactly, |store| {
+contract!(sixteen_clients_incrementing_under_the_lock_lose_no_increment, |store| {
     let name = fresh("counter");
     let locks: Vec<_> = (0..16).map(|_| store.client().get_lock(&name)).collect();
     count(&locks, 20);
 });
 
-contract!(sixteen_threads_of_one_client_count_exactly, |store| {
+contract!(sixteen_threads_incrementing_under_the_lock_lose_no_increment, |store| {
     let lock = store.client().get_lock(fresh("counter"));
     count(&vec![lock; 16], increments() / 25);
 });

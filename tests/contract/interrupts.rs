@@ -67,7 +67,7 @@ contract!(an_interrupted_waiter_passes_its_place_on, |store| {
     }
 });
 
-contract!(an_early_interrupt_prevents_waiting, |store| {
+contract!(an_interrupted_call_does_not_acquire_even_a_free_lock, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let interrupt = Interrupt::new();

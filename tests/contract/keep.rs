@@ -60,7 +60,7 @@ contract!(a_thread_reuses_its_cached_lock_without_a_request, needs(Keeping), |st
     );
 });
 
-contract!(a_waiter_gets_a_cached_lock_before_the_next_check, needs(Keeping), |store| {
+contract!(a_waiter_gets_an_idle_cached_lock_within_100_ms, needs(Keeping), |store| {
     let (lock, other) = cached_lock(store);
     let begun = now();
     let round = |_| {
@@ -151,7 +151,7 @@ contract!(a_cached_lock_keeps_its_token, needs(Keeping), |store| {
     assert!(token() > last);
 });
 
-contract!(clients_that_recall_each_other_alternate, needs(Keeping), |store| {
+contract!(two_clients_that_contend_for_a_cached_lock_both_progress, needs(Keeping), |store| {
     let (clients, name) = ([store.client(), store.client()], fresh("turns"));
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = clients

@@ -108,7 +108,7 @@ contract!(reentering_never_shortens_the_lease, |store| {
     assert!(!lock.is_locked().unwrap());
 });
 
-contract!(a_renewed_level_keeps_a_leased_hold_alive, |store| {
+contract!(a_renewed_reentry_keeps_an_explicitly_leased_hold_alive, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("levels"));
     let outer = lock.acquire_with(&leased(RENEWED - ms(300))).unwrap().unwrap();
@@ -119,7 +119,7 @@ contract!(a_renewed_level_keeps_a_leased_hold_alive, |store| {
     assert!(outer.unlock().unwrap_err().is_lost());
 });
 
-contract!(a_leased_level_does_not_end_renewals, |store| {
+contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("levels"));
     lock.lock().unwrap();
@@ -131,7 +131,7 @@ contract!(a_leased_level_does_not_end_renewals, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(each_guard_ends_its_own_level, |store| {
+contract!(releasing_a_guard_ends_only_its_own_lease_or_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     // When the renewed inner level ends first, the hold keeps an explicit lease that expires.
@@ -148,7 +148,7 @@ contract!(each_guard_ends_its_own_level, |store| {
     inner.unlock().unwrap();
 });
 
-contract!(short_leased_levels_do_not_put_off_the_renewal, |store| {
+contract!(short_explicit_leases_of_reentries_do_not_delay_the_renewal, |store| {
     let lock = store.client_with_lease(RENEWED).get_lock(fresh("levels"));
     let guard = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || {
@@ -191,7 +191,7 @@ contract!(the_hold_after_a_lost_nested_one_is_renewed, |store| {
 });
 
 // Redisson's lock object would use the lease of the last call for the next hold too.
-contract!(a_lease_belongs_to_its_hold, |store| {
+contract!(an_explicit_lease_applies_only_to_its_own_acquire, |store| {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
         lock.lock_with_lease(ms(5_000)).unwrap();

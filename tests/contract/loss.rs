@@ -149,7 +149,7 @@ contract!(a_leased_hold_with_listeners_is_reported_near_its_end, |store| {
     assert!(asked.elapsed() >= ms(190), "{:?}", asked.elapsed());
 });
 
-contract!(a_failed_ownership_check_marks_the_hold_lost, |store| {
+contract!(is_held_by_current_thread_reveals_a_lost_hold, |store| {
     let (client, operator) = (store.client(), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -166,7 +166,7 @@ contract!(a_failed_ownership_check_marks_the_hold_lost, |store| {
     }
 });
 
-contract!(a_hold_count_of_zero_marks_the_hold_lost, |store| {
+contract!(a_hold_count_query_reveals_a_lost_hold, |store| {
     let [lock, operator] = store.two("count", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
     assert!(operator.force_unlock().unwrap());

@@ -48,7 +48,7 @@ fn all_free(client: &LockClient, names: &[String]) {
     }
 }
 
-contract!(all_locks_of_a_group_are_acquired_and_released_together, |store| {
+contract!(a_multi_lock_acquires_and_releases_all_its_locks, |store| {
     let (client, other) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -89,7 +89,7 @@ contract!(all_locks_of_a_group_are_acquired_and_released_together, |store| {
     }
 });
 
-contract!(a_busy_lock_leaves_no_lock_of_the_group_held, |store| {
+contract!(a_multi_lock_with_one_busy_lock_acquires_none, |store| {
     let (client, other) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -108,7 +108,7 @@ contract!(a_busy_lock_leaves_no_lock_of_the_group_held, |store| {
     }
 });
 
-contract!(one_deadline_applies_to_the_whole_group, |store| {
+contract!(one_deadline_limits_the_whole_wait_of_a_multi_lock, |store| {
     let ([_client, other], names, multi) = grouped(store, 3);
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
@@ -131,7 +131,7 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     }
 }
 
-contract!(a_waiting_group_holds_only_its_earlier_locks, |store| {
+contract!(a_waiting_multi_lock_holds_only_its_earlier_locks, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
@@ -149,7 +149,7 @@ contract!(a_waiting_group_holds_only_its_earlier_locks, |store| {
     all_free(&client, &names);
 });
 
-contract!(groups_in_any_order_do_not_deadlock, |store| {
+contract!(multi_locks_naming_locks_in_any_order_never_deadlock, |store| {
     const ROUNDS: u32 = 12;
     let names = names(3);
     let counters: Arc<[AtomicU32]> = (0..3).map(|_| AtomicU32::new(0)).collect();
@@ -180,7 +180,7 @@ contract!(groups_in_any_order_do_not_deadlock, |store| {
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
 });
 
-contract!(exactly_one_of_many_tries_acquires_the_group, |store| {
+contract!(exactly_one_of_many_threads_acquires_the_multi_lock, |store| {
     let clients = [store.client(), store.client()];
     let names = names(2);
     let had = AtomicUsize::new(0);
@@ -199,7 +199,7 @@ contract!(exactly_one_of_many_tries_acquires_the_group, |store| {
     assert!(begun.elapsed() < SECOND * 19, "the lease must not have ended");
 });
 
-contract!(a_failed_group_wait_releases_locks_acquired_so_far, |store| {
+contract!(a_failed_multi_lock_wait_releases_locks_acquired_so_far, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
     let interrupt = Interrupt::new();
@@ -267,7 +267,7 @@ contract!(an_invalid_lock_list_is_refused_before_any_request, |store| {
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
 });
 
-contract!(locks_of_every_kind_can_join_a_group, |store| {
+contract!(a_multi_lock_accepts_locks_of_every_kind, |store| {
     let (name, [client, other]) = store.clients("kinds");
     let make = |client: &LockClient| -> Vec<RedisLock> {
         let named = |label: &str| format!("{name}-{label}");
@@ -319,7 +319,7 @@ contract!(locks_of_every_kind_can_join_a_group, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(a_group_may_span_several_clients_and_stores, |store| {
+contract!(a_multi_lock_may_span_several_clients_and_stores, |store| {
     let (first, second, apart) = (store.client(), store.client(), LockClient::in_memory());
     let names = names(3);
     let locks = || [apart.get_lock(&names[1]), second.get_lock(&names[2]), first.get_lock(&names[0])];
@@ -345,7 +345,7 @@ contract!(a_group_may_span_several_clients_and_stores, |store| {
     assert_eq!(guard.names().count(), 2);
 });
 
-contract!(a_group_is_reentrant_if_its_locks_are, |store| {
+contract!(a_multi_lock_is_reentrant_if_its_locks_are, |store| {
     let client = store.client();
     let names = names(2);
     let (multi, single) = (group(&client, &names), client.get_lock(&names[1]));
@@ -368,7 +368,7 @@ contract!(a_group_is_reentrant_if_its_locks_are, |store| {
     assert!(multi.unlock().unwrap_err().is_not_held());
 });
 
-contract!(a_groups_lease_counts_from_the_last_acquire, |store| {
+contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
     let lease = ms(2_000);
     let ([_client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
@@ -396,7 +396,7 @@ contract!(a_groups_lease_counts_from_the_last_acquire, |store| {
 });
 
 // When the last lock is acquired, one request gives the multi-lock's lease to locks with a shorter one.
-contract!(a_groups_lease_does_not_shorten_a_longer_one, |store| {
+contract!(a_multi_locks_lease_never_shortens_a_longer_one, |store| {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -429,7 +429,7 @@ contract!(earlier_locks_are_renewed_while_a_later_is_awaited, |store| {
     all_free_at_once(&other, &names);
 });
 
-contract!(a_group_is_valid_until_its_shortest_hold_ends, |store| {
+contract!(a_multi_locks_remaining_time_never_exceeds_its_shortest_lease, |store| {
     let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
     let guard = long.get_multi_lock([long.get_lock(&names[0]), short.get_lock(&names[1])]).acquire().unwrap();
@@ -441,7 +441,7 @@ contract!(a_group_is_valid_until_its_shortest_hold_ends, |store| {
     guard.unlock().unwrap();
 });
 
-contract!(losing_one_lock_loses_the_whole_group, |store| {
+contract!(losing_one_lock_loses_the_whole_multi_lock, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let names = names(3);
     let guard = group(&client, &names).acquire().unwrap();
@@ -463,7 +463,7 @@ contract!(losing_one_lock_loses_the_whole_group, |store| {
     assert!(told.recv().is_err(), "told once");
 });
 
-contract!(unlocking_a_group_frees_the_locks_not_lost, |store| {
+contract!(unlock_of_a_multi_lock_frees_all_locks_not_lost, |store| {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -477,7 +477,7 @@ contract!(unlocking_a_group_frees_the_locks_not_lost, |store| {
     }
 });
 
-contract!(a_group_with_a_shut_down_client_releases_all_locks, |store| {
+contract!(multi_lock_unlock_after_a_clients_shutdown_frees_every_lock, |store| {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
     let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
@@ -488,7 +488,7 @@ contract!(a_group_with_a_shut_down_client_releases_all_locks, |store| {
 });
 
 // The failed try must leave no queue place: a later try by another client gets the same answer as before.
-contract!(a_failed_group_try_leaves_no_queue_place, |store| {
+contract!(a_failed_multi_lock_try_leaves_no_queue_place, |store| {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
         let names = names(2);
@@ -523,7 +523,7 @@ contract!(a_lock_lost_during_the_wait_is_reacquired, |store| {
     all_free_at_once(&operator, &names);
 });
 
-contract!(one_locks_max_hold_ends_the_group, |store| {
+contract!(one_locks_max_hold_ends_the_whole_multi_lock, |store| {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
     let limited = client.lock_builder(&names[0]).max_hold(ms(3_600)).build();
@@ -536,7 +536,7 @@ contract!(one_locks_max_hold_ends_the_group, |store| {
     all_free(&client, &names[..1]);
 });
 
-contract!(fencing_tokens_of_a_group_increase, |store| {
+contract!(a_multi_locks_fencing_tokens_increase_with_each_grant, |store| {
     let clients = [store.client(), store.client()];
     for names in [names(3), in_one_slot(3)] {
         let (mut last, mut last_of_third) = (None, None);
@@ -566,7 +566,7 @@ contract!(fencing_tokens_of_a_group_increase, |store| {
     }
 });
 
-contract!(an_owned_group_may_change_threads, |store| {
+contract!(an_owned_multi_lock_guard_may_change_threads, |store| {
     let ([_client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
     assert!(!multi.try_lock().unwrap(), "it is no thread's");

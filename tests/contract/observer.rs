@@ -271,7 +271,7 @@ contract!(a_blocked_observer_does_not_stop_renewals, |store| {
     guard.unlock().unwrap();
 });
 
-contract!(stats_and_contended_match_the_locks_use, |store| {
+contract!(client_stats_count_grants_waits_renewals_and_lost_holds, |store| {
     let (client, stranger) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let (free, waited_for) = (fresh("free"), fresh("waited for"));
     for _ in 0..3 {
@@ -315,7 +315,7 @@ contract!(stats_and_contended_match_the_locks_use, |store| {
 });
 
 #[test]
-fn a_lock_that_is_handed_off_says_from_where() {
+fn hand_off_events_tell_local_releases_from_remote_ones() {
     for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
         let (events, seen) = observe(in_words);
         let memory = MemoryStore::new();

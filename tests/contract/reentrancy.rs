@@ -56,7 +56,7 @@ contract!(every_try_form_reenters, |store| {
 });
 
 // Two acquires and two releases leave no hold, even if `unlock` is called before the guard's release.
-contract!(a_call_and_a_guard_are_two_levels, |store| {
+contract!(lock_and_acquire_each_need_their_own_release, |store| {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
     let guard = lock.acquire().unwrap();

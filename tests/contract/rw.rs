@@ -134,7 +134,7 @@ contract!(a_reader_cannot_become_the_writer, needs(ReadWrite), |store| {
     assert!(lock.write().try_acquire().unwrap().is_some());
 });
 
-contract!(owned_readers_do_not_wait_for_their_own_thread, needs(ReadWrite), |store| {
+contract!(an_owned_acquire_blocked_by_its_own_thread_fails, needs(ReadWrite), |store| {
     let lock = store.client().get_read_write_lock(fresh("rw"));
     let begun = now();
     let reading = lock.read().acquire().unwrap();

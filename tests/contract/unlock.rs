@@ -54,7 +54,7 @@ contract!(unlocking_an_expired_hold_reports_expiry_once, |store| {
     }
 });
 
-contract!(every_level_of_an_expired_hold_says_expired, |store| {
+contract!(every_unlock_of_an_expired_reentered_hold_says_expired, |store| {
     let lock = store.client().get_lock(fresh("levels"));
     // The lease is long enough for three acquires on a slow store.
     (0..3).for_each(|_| lock.lock_with_lease(ms(2_000)).unwrap());

@@ -136,7 +136,7 @@ contract!(a_waiter_that_gives_up_passes_its_place_on, |store| {
 });
 
 // The head may be notified at the moment in which it gives up. The next waiter must then be woken instead.
-contract!(a_release_as_the_head_gives_up_is_noticed, |store| {
+contract!(the_next_waiter_is_woken_when_the_first_gives_up, |store| {
     let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
     for round in 0..8 {

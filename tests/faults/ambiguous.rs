@@ -70,7 +70,7 @@ scenario!(a_reentry_with_a_lost_reply_counts_once, |world| {
 });
 
 // If another owner is granted the lock meanwhile, the late answer to the re-entry must not count as a level.
-scenario!(a_reentry_answered_after_the_window_is_no_grant, |world| {
+scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let other = world.direct().get_lock("nested");
     let fault = world.proxy.next(|command| is_level(command, "nested", 2), Do::HoldReply);
@@ -177,7 +177,7 @@ scenario!(a_release_with_a_lost_reply_succeeds, |world| {
     }
 });
 
-scenario!(a_partial_release_with_a_lost_reply_skips_no_level, |world| {
+scenario!(an_inner_unlock_with_a_lost_reply_counts_once, |world| {
     for (how, client, lock) in world.each(ways(), "partial") {
         (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
         let owner = lock.hold_count().map(|_| client.current_owner()).unwrap();
@@ -193,7 +193,7 @@ scenario!(a_partial_release_with_a_lost_reply_skips_no_level, |world| {
     }
 });
 
-scenario!(a_dropped_guards_level_is_not_held, |world| {
+scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
     let client = world.client();
     let (fenced, rw) = (client.get_fenced_lock("test:counted"), client.get_read_write_lock("counted-rw"));
     let fair = client.get_fair_lock("counted-fair");
@@ -263,7 +263,7 @@ scenario!(a_renewal_with_a_lost_reply_is_repeated_in_time, |world| {
     }
 });
 
-scenario!(a_window_never_outlasts_its_key, |world| {
+scenario!(a_window_never_outlasts_the_lease_in_redis, |world| {
     let client = world.client();
     let late = ms(120);
     world.proxy.delay_replies(late);
@@ -285,7 +285,7 @@ scenario!(a_window_never_outlasts_its_key, |world| {
     guard.unlock().unwrap();
 });
 
-scenario!(a_renewal_reply_after_the_window_revives_nothing, |world| {
+scenario!(a_renewal_answered_after_the_loss_revives_no_hold, |world| {
     let (client, seen) = world.watched();
     let guard = client.get_lock("late").acquire().unwrap();
     // The server runs the renewals and so keeps the key, but no answer reaches the client.

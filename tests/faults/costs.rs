@@ -135,7 +135,7 @@ fn settled(world: &World) -> usize {
     count
 }
 
-scenario!(each_kind_uses_only_its_protocols_round_trips, |world| {
+scenario!(each_lock_kinds_calls_send_the_expected_number_of_scripts, |world| {
     // A long lease and time-out, so that no renewal and no repeated request is counted.
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
     let client = builder.build().unwrap();
@@ -166,7 +166,7 @@ scenario!(each_kind_uses_only_its_protocols_round_trips, |world| {
     clear(world);
 });
 
-scenario!(request_records_are_deleted_without_waiting_for_an_answer, |world| {
+scenario!(no_semaphore_call_waits_for_the_deletion_of_its_record, |world| {
     let client = world.client();
     drop(set_up(&world.direct()));
     let uses: [(&str, Act); 3] = [
@@ -341,7 +341,7 @@ fn commands_run(world: &World) -> (u64, String) {
     (said.lines().filter_map(calls).sum(), said)
 }
 
-scenario!(an_uncontended_cycle_takes_nine_commands, |world| {
+scenario!(uncontended_acquire_and_release_run_nine_commands_on_redis_7, |world| {
     const CYCLES: u64 = 50;
     // Before Redis 7 a script cannot query its user's permissions, and tries two more commands instead.
     let most = if world.server.binary().version() < (7, 0, 0) { 11 } else { 9 };

@@ -42,7 +42,7 @@ fn changes() -> Vec<Change> {
     ]
 }
 
-scenario!(a_change_with_a_lost_reply_is_made_once, |world| {
+scenario!(a_semaphore_or_latch_change_with_lost_reply_counts_once, |world| {
     let client = world.client();
     for (what, before, change, result, after) in changes() {
         for (number_of, how) in ways().into_iter().enumerate() {
@@ -192,7 +192,7 @@ scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
     }
 });
 
-scenario!(fair_waiters_outlast_a_paused_server, |world| {
+scenario!(fair_waiters_time_out_or_acquire_after_a_server_pause, |world| {
     let client = world.builder().retry_timeout(LONG).build().unwrap();
     let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
     let [first, second] = [ms(1_500), LONG].map(|wait| {
@@ -215,7 +215,7 @@ scenario!(fair_waiters_outlast_a_paused_server, |world| {
     world.all_are_given_back(T);
 });
 
-scenario!(a_condition_wait_whose_release_fails_leaves_no_place, |world| {
+scenario!(a_failed_condition_wait_leaves_no_queue_place, |world| {
     let client = world.client();
     let lock = client.get_lock("k");
     let mut guard = lock.acquire().unwrap();

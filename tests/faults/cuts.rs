@@ -7,7 +7,7 @@ use crate::support::observer::Event;
 use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Do, Which};
 
-scenario!(every_call_ends_in_a_black_hole, |world| {
+scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     let (client, seen) = world.watched();
     let other = world.direct();
     let kept = client.get_lock("kept").acquire().unwrap();
@@ -59,7 +59,7 @@ scenario!(every_call_ends_in_a_black_hole, |world| {
 });
 
 // The waiter's last request leaves the server's queue, and must not prolong the caller's wait.
-scenario!(a_queued_wait_ends_in_a_black_hole, |world| {
+scenario!(a_fair_wait_ends_in_time_on_a_silent_network, |world| {
     let (wait, timeout) = (ms(1_500), ms(1_500));
     let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
     let held = world.direct().get_fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
@@ -74,7 +74,7 @@ scenario!(a_queued_wait_ends_in_a_black_hole, |world| {
     held.unlock().unwrap();
 });
 
-scenario!(a_black_hole_shorter_than_the_lease_loses_no_hold, |world| {
+scenario!(a_network_silence_shorter_than_the_lease_loses_no_hold, |world| {
     let (client, seen) = world.watched_keeping();
     let guard = client.get_lock("short-cut").acquire().unwrap();
     world.proxy.hold(Direction::ToServer, Which::All);
@@ -113,7 +113,7 @@ scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
     kept.unlock().unwrap();
 });
 
-scenario!(a_dripping_reply_times_out_like_a_missing_one, |world| {
+scenario!(a_reply_arriving_bytewise_times_out_like_a_missing_one, |world| {
     // This limit is long enough for prompt answers on a busy machine.
     let limit = 4 * T;
     let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();

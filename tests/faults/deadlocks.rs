@@ -70,7 +70,7 @@ scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
     other.shutdown().unwrap();
 });
 
-scenario!(a_wait_ends_without_waiting_for_its_entrys_write, |world| {
+scenario!(a_wait_ends_without_awaiting_its_directory_write, |world| {
     let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
@@ -95,7 +95,7 @@ scenario!(a_wait_ends_without_waiting_for_its_entrys_write, |world| {
     client.shutdown().unwrap();
 });
 
-scenario!(a_search_is_bounded_and_reports_longer_chains, |world| {
+scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
     const LONG_CHAIN: usize = 70;
     let others: Vec<LockClient> = (1..LONG_CHAIN)
         .map(|_| {
@@ -155,7 +155,7 @@ scenario!(a_search_is_bounded_and_reports_longer_chains, |world| {
     waiting.into_iter().for_each(|waiting| waiting.join());
 });
 
-scenario!(a_thousand_waits_cost_fifty_requests_a_second, |world| {
+scenario!(a_clients_deadlock_searches_send_under_fifty_requests_per_second, |world| {
     const THREADS: usize = 1_000;
     let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
     let held: Vec<_> =
@@ -222,26 +222,29 @@ fn reports() -> (impl Observer, Receiver<&'static str>) {
     })
 }
 
-test_on!(a_search_without_other_processes_warns_once, RedisServer::start_default(), |server| {
-    let rules =
-        "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
-    let words = [&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat();
-    redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
-    let other = LockClient::connect(server.url()).unwrap();
-    let busy = other.get_lock("app:busy").acquire_owned().unwrap();
-    for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
-        let (observer, told) = reports();
-        let builder = LockClient::builder().url(&url).directory(directory).observer(observer);
-        let client = builder.detect_deadlocks_after(ms(50)).build().unwrap();
-        let _own = client.get_lock("app:own").acquire().unwrap();
-        let waits = || assert!(client.get_lock("app:busy").try_acquire_for(ms(2_300)).unwrap().is_none());
-        waits();
-        assert_eq!(told.recv_timeout(LONG), Ok("blind"));
-        waits();
-        assert!(told.is_empty(), "{:?}", told.try_iter().collect::<Vec<_>>());
+test_on!(
+    a_deadlock_search_that_cannot_see_other_clients_warns_once,
+    RedisServer::start_default(),
+    |server| {
+        let rules = "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
+        let words = [&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat();
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
+        let other = LockClient::connect(server.url()).unwrap();
+        let busy = other.get_lock("app:busy").acquire_owned().unwrap();
+        for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
+            let (observer, told) = reports();
+            let builder = LockClient::builder().url(&url).directory(directory).observer(observer);
+            let client = builder.detect_deadlocks_after(ms(50)).build().unwrap();
+            let _own = client.get_lock("app:own").acquire().unwrap();
+            let waits = || assert!(client.get_lock("app:busy").try_acquire_for(ms(2_300)).unwrap().is_none());
+            waits();
+            assert_eq!(told.recv_timeout(LONG), Ok("blind"));
+            waits();
+            assert!(told.is_empty(), "{:?}", told.try_iter().collect::<Vec<_>>());
+        }
+        busy.unlock().unwrap();
     }
-    busy.unlock().unwrap();
-});
+);
 
 /// The other member's process is stopped for good, so the deadlock lasts until that process's lease ends.
 #[test]

@@ -12,7 +12,7 @@ fn entries(world: &World) -> Vec<String> {
     world.run(&["KEYS", &format!("{ENTRIES}*-*")])
 }
 
-scenario!(an_entry_is_written_once_per_round, |world| {
+scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| {
     // The lease is long enough for a busy machine.
     let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
@@ -61,7 +61,7 @@ scenario!(a_client_that_does_nothing_writes_nothing, |world| {
     assert!(!client.get_lock("a").is_locked().unwrap());
 });
 
-scenario!(entries_that_cannot_be_written_lose_no_hold, |world| {
+scenario!(an_unanswered_directory_write_loses_no_hold, |world| {
     let client = world.client();
     let fault = world.proxy.each(writes, Do::HoldReply);
     let guard = client.get_lock("held").acquire().unwrap();
@@ -72,7 +72,7 @@ scenario!(entries_that_cannot_be_written_lose_no_hold, |world| {
     guard.unlock().unwrap();
 });
 
-test_on!(a_user_without_entries_still_has_locks, RedisServer::start_default(), |server| {
+test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::start_default(), |server| {
     let run = |words: &[&str]| -> redis::Value {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
     };
@@ -101,7 +101,7 @@ test_on!(a_user_without_entries_still_has_locks, RedisServer::start_default(), |
     guard.unlock().unwrap();
 });
 
-test_on!(an_owner_id_without_queue_rights_still_leads_to_its_entry, RedisServer::start_default(), |server| {
+test_on!(an_owner_without_queue_rights_is_shown_with_its_process, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(2)).build().unwrap();
     let guard = client.get_lock("a").acquire().unwrap();
     let other = LockClient::connect(server.url()).unwrap();

@@ -103,7 +103,7 @@ macro_rules! is_lost_here {
     }};
 }
 
-scenario!(a_forked_child_holds_nothing_by_any_way_to_ask, |world| {
+scenario!(every_guard_is_lost_in_a_forked_child, |world| {
     let client = world.builder().lease(LEASE).directory(false).build().unwrap();
     let (semaphore, expirable) =
         (client.get_semaphore("test:permits"), client.get_expirable_semaphore("test:expirable"));
@@ -304,7 +304,7 @@ fn a_fork_before_the_first_client_is_harmless() {
     });
 }
 
-scenario!(a_forked_child_leaves_its_parents_entry, |world| {
+scenario!(a_forked_childs_shutdown_spares_its_parents_directory_entry, |world| {
     let client = world.builder().lease(LEASE).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let about = |command: &Command| command.contains(ENTRIES);

@@ -42,9 +42,9 @@ fn faults() -> Vec<Do> {
     ways().into_iter().chain(ENDS.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
 }
 
-scenario!(a_hand_off_by_an_unanswered_unlock_leaves_one_owner, |world| passed_on(world, "unlock"));
+scenario!(an_unanswered_unlock_leaves_the_next_thread_sole_holder, |world| passed_on(world, "unlock"));
 
-scenario!(a_hand_off_by_an_unanswered_drop_leaves_one_owner, |world| passed_on(world, "drop"));
+scenario!(an_unanswered_guard_drop_leaves_the_next_thread_sole_holder, |world| passed_on(world, "drop"));
 
 fn passed_on(world: &World, way: &str) {
     for (how, client, lock) in world.each(faults(), way) {
@@ -58,7 +58,7 @@ fn passed_on(world: &World, way: &str) {
     }
 }
 
-scenario!(a_late_hand_off_takes_nothing_from_later_owners, |world| {
+scenario!(a_hand_off_request_arriving_late_ends_no_later_hold, |world| {
     for way in ["unlock", "drop"] {
         let client = world.client();
         let lock = client.get_lock(way);
@@ -78,7 +78,7 @@ scenario!(a_late_hand_off_takes_nothing_from_later_owners, |world| {
     }
 });
 
-scenario!(a_hand_off_to_a_departed_waiter_goes_to_the_next, |world| {
+scenario!(a_lock_handed_to_a_departing_waiter_becomes_free, |world| {
     let client = world.client();
     let lock = client.get_lock("given-up");
     for round in 0..20 {

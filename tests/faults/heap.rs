@@ -84,7 +84,7 @@ fn rounds_of_expired_leases_leave_no_memory() {
 /// Maximum bytes that an uncontended acquire and release allocate. docs/performance.md has the figures.
 const MOST_BYTES: u64 = 3 << 10;
 
-scenario!(an_uncontended_cycle_allocates_little, |world| {
+scenario!(an_uncontended_acquire_and_release_allocate_little_memory, |world| {
     let client = world.builder_to(&world.server.url()).command_timeout(LONG).build().unwrap();
     let lock = client.get_lock("cycle");
     let waited_for = || {

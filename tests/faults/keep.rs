@@ -33,7 +33,7 @@ fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
 }
 
-scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
+scenario!(a_recalled_cached_lock_reaches_the_waiter_within_50_ms, |world| {
     let (keeper, other) = (client(world), client(world));
     let lock = cached_lock(world, &keeper, "stock");
     for is_in_use in [false, true] {
@@ -60,7 +60,7 @@ scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
 });
 
 // Redisson's waiters subscribe to the lock's channel and send no recall.
-scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
+scenario!(a_cached_lock_is_freed_for_a_subscribed_redisson_waiter, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
     let mut theirs = world.server.admin();
@@ -76,7 +76,7 @@ scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
 });
 
 #[test]
-fn a_client_that_cannot_count_listeners_caches_briefly() {
+fn a_user_without_pubsub_rights_caches_a_lock_only_briefly() {
     let user = |builder: crate::support::server::Builder| {
         builder
             .user("blind on >pw ~* &* +@all -pubsub")
@@ -101,7 +101,7 @@ fn a_client_that_cannot_count_listeners_caches_briefly() {
     });
 }
 
-scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
+scenario!(a_waiter_gets_a_cached_lock_despite_a_lost_recall, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
     let other = client(world);
     let lock = cached_lock(world, &keeper, "stock");
@@ -115,7 +115,7 @@ scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
     drop(lock);
 });
 
-scenario!(nothing_is_cached_while_recalls_cannot_be_received, |world| {
+scenario!(a_client_that_loses_its_subscription_frees_cached_locks, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
     let lock = cached_lock(world, &keeper, "stock");
     let cut = now();
@@ -139,7 +139,7 @@ scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     other.get_lock("stock").force_unlock().unwrap();
 });
 
-scenario!(a_new_handle_per_use_caches_like_one_handle, |world| {
+scenario!(a_cached_lock_stays_cached_across_new_handles, |world| {
     let client = client(world);
     let cycle = || cycle(&client.lock_builder("stock").cached().build());
     let is_kept = || {
@@ -177,7 +177,7 @@ scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
     }
 });
 
-scenario!(an_unlocked_guard_stays_lost_after_reuse, |world| {
+scenario!(an_unlocked_guard_stays_lost_when_its_lock_is_reacquired, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
     let guard = lock.acquire().unwrap();
@@ -256,7 +256,7 @@ scenario!(a_deleted_cached_lock_is_requested_again, |world| {
     assert_eq!(client.stats().lost_gone, lost, "what nobody used is lost in silence");
 });
 
-scenario!(a_leased_hold_is_not_cached_but_a_reentered_one_is, |world| {
+scenario!(only_a_hold_without_an_explicit_lease_is_cached, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
     lock.lock().unwrap();
@@ -284,7 +284,7 @@ scenario!(a_fenced_lock_gets_a_token_despite_caching, |world| {
     fenced.unlock().unwrap();
 });
 
-scenario!(cached_is_refused_where_recalls_are_impossible, |world| {
+scenario!(cached_is_refused_for_fair_spin_and_max_hold_locks, |world| {
     let kinds = |client: &LockClient| {
         [
             client.lock_builder("a").cached().max_hold(LONG).build(),

@@ -41,7 +41,7 @@ fn await_queued(world: &World, name: &str, count: usize) {
     assert!(eventually(LONG, stand), "{} stand in line", queued_clients(world, name));
 }
 
-scenario!(a_queue_entry_records_its_clients_round_trip, |world| {
+scenario!(a_waiting_clients_queue_place_records_its_round_trip, |world| {
     let holder = client(world);
     let proxy = Proxy::before(&world.server);
     proxy.delay_replies(ms(20));
@@ -175,7 +175,7 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
 }
 
 #[test]
-fn a_killed_first_waiter_costs_the_next_nothing() {
+fn a_killed_first_waiter_does_not_delay_the_next() {
     let took = a_hundred_times(false);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(20), "{middle:?}");
@@ -184,7 +184,7 @@ fn a_killed_first_waiter_costs_the_next_nothing() {
 }
 
 #[test]
-fn a_stopped_first_waiter_costs_only_the_standby_time() {
+fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
     let took = a_hundred_times(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
@@ -193,7 +193,7 @@ fn a_stopped_first_waiter_costs_only_the_standby_time() {
 }
 
 // The clients died a moment ago, so only their silence will show it.
-scenario!(a_thousand_dead_waiters_cost_under_50_ms, |world| {
+scenario!(a_thousand_dead_waiters_delay_the_next_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
     for round in 0..5 {
@@ -253,7 +253,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
 });
 
 // The holder's id is a UUID of version 8, as our clients' ids are, but its release does not notify the queue.
-scenario!(a_foreign_holder_with_an_id_like_ours_is_noticed, |world| {
+scenario!(releases_by_other_programs_with_our_id_format_are_noticed, |world| {
     const ROUNDS: usize = 20;
     let waiter = client(world);
     let mut took = Vec::new();
@@ -275,7 +275,7 @@ scenario!(a_foreign_holder_with_an_id_like_ours_is_noticed, |world| {
 
 /// The holder has all permissions; the waiter has those that versions before the queue needed.
 #[test]
-fn a_waiter_without_queue_rights_is_woken() {
+fn a_waiter_without_rights_to_the_queue_is_woken() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";
     let deaf = "~* &redisson_lock__channel:{rights}";
     for rights in [old, deaf] {
@@ -298,7 +298,7 @@ fn a_waiter_without_queue_rights_is_woken() {
     }
 }
 
-scenario!(a_waiter_that_arrived_at_a_full_server_is_woken, |world| {
+scenario!(a_waiter_that_came_while_memory_was_full_is_woken, |world| {
     let (holder, waiter) = (client(world), client(world));
     let held = holder.get_lock("full").acquire().unwrap();
     world.does(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -347,7 +347,7 @@ scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
 /// The release removes the first client from the queue, has no right to notify it, and puts it back. The queue
 /// must still expire. Found by `tests/proof`.
 #[test]
-fn a_release_without_rights_leaves_a_queue_that_expires() {
+fn a_release_that_may_not_notify_leaves_an_expiring_queue() {
     let user =
         |builder: Builder| builder.user("mute on >pw resetchannels +@all ~* &redisson_lock__channel:{mute}");
     scenario_on(user, |world| {
@@ -365,7 +365,7 @@ fn a_release_without_rights_leaves_a_queue_that_expires() {
 }
 
 // A hand-off does not touch the queue, so the new holder removes its client's queue place itself.
-scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
+scenario!(a_waiter_served_locally_removes_its_clients_queue_place, |world| {
     for _ in 0..5 {
         let held = client(world).get_lock("handed").acquire().unwrap();
         let other = client(world);
@@ -392,7 +392,7 @@ scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
 });
 
 // The plain locks of a multi-lock share one script, and each lock of another kind has its own.
-scenario!(a_groups_try_takes_reserved_locks, |world| {
+scenario!(a_multi_lock_try_acquires_locks_reserved_for_other_clients, |world| {
     let client = client(world);
     let keep = |name: &str| {
         let next = format!("leasehold_lock_next:{{{name}}}");

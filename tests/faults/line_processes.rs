@@ -89,7 +89,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 }
 
 #[test]
-fn a_stopped_first_process_costs_at_most_a_poll() {
+fn a_stopped_first_process_delays_other_waiters_by_one_poll() {
     if works_as_first_in_queue() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_stopped_first_process_costs_at_most_a_poll() {
 }
 
 #[test]
-fn a_killed_first_process_costs_at_most_a_poll() {
+fn a_killed_first_process_delays_other_waiters_by_one_poll() {
     if works_as_first_in_queue() {
         return;
     }

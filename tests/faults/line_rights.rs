@@ -76,22 +76,22 @@ fn as_user(world: &World) -> ClientBuilder {
 }
 
 #[test]
-fn a_holder_with_old_rights_adapts_after_one_release() {
+fn waiters_follow_later_releases_of_a_holder_with_old_rights() {
     learns_by_its_first_release(OLD, as_user);
 }
 
 #[test]
-fn a_holder_that_cannot_notify_adapts_after_one_release() {
+fn waiters_follow_later_releases_of_a_holder_that_cannot_notify() {
     learns_by_its_first_release(MUTE, as_user);
 }
 
 #[test]
-fn a_holder_that_cannot_remove_adapts_after_one_release() {
+fn waiters_follow_later_releases_of_a_holder_without_zpopmin() {
     learns_by_its_first_release(NO_COMMAND, as_user);
 }
 
 #[test]
-fn a_ring_holder_adapts_after_one_release() {
+fn waiters_follow_later_releases_of_a_limited_ring_holder() {
     learns_by_its_first_release(OLD, |world| {
         let builder = LockClient::builder().command_timeout(ms(2_000)).unsubscribe_delay(Duration::ZERO);
         builder.ring(Ring::new([world.server.url_as("old", "pw")]))
@@ -100,7 +100,7 @@ fn a_ring_holder_adapts_after_one_release() {
 
 /// The documentation of older versions lists no `+time`. Such a user can still wait for a busy lock.
 #[test]
-fn a_user_without_the_time_right_can_still_wait() {
+fn a_redis_user_that_may_not_run_time_can_wait() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
                  +pttl +get +set +del +publish +subscribe +unsubscribe";
     scenario_on(

@@ -15,7 +15,7 @@ fn requests(world: &World) -> usize {
     world.proxy.count(|command| !command.contains(ENTRIES))
 }
 
-scenario!(a_group_is_one_request_each_way, |world| {
+scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
     let client = client(world);
     let locks: [RedisLock; 4] = [
         client.get_lock("a"),
@@ -87,7 +87,7 @@ scenario!(other_kinds_and_clients_are_requested_in_parallel, |world| {
     }
 });
 
-scenario!(a_group_grant_with_a_lost_reply_leaves_no_lock, |world| {
+scenario!(an_unanswered_multi_lock_grant_leaves_no_lock_held, |world| {
     let client = world.client();
     let multi = client.get_multi_lock([client.get_lock("lost-a"), client.get_fenced_lock("lost-b").into()]);
     for then in [Then::Close, Then::Silent] {
@@ -109,7 +109,7 @@ scenario!(a_group_grant_with_a_lost_reply_leaves_no_lock, |world| {
     }
 });
 
-scenario!(a_group_release_with_a_lost_reply_is_repeated, |world| {
+scenario!(an_unanswered_multi_lock_release_is_repeated, |world| {
     let client = world.client();
     let multi = client.get_multi_lock([
         client.get_lock("gone-a"),
@@ -125,7 +125,7 @@ scenario!(a_group_release_with_a_lost_reply_is_repeated, |world| {
     }
 });
 
-scenario!(a_group_with_a_foreign_key_takes_nothing, |world| {
+scenario!(a_multi_lock_with_another_programs_key_acquires_nothing, |world| {
     let client = client(world);
     let multi =
         client.get_multi_lock([client.get_lock("k-1"), client.get_lock("k-2"), client.get_lock("k-3")]);
@@ -141,7 +141,7 @@ scenario!(a_group_with_a_foreign_key_takes_nothing, |world| {
 });
 
 // Redisson's multi-lock also sets the expiry of a fence's counter and of a fair lock's queue. Ours does not.
-scenario!(a_groups_lease_applies_only_to_its_lock_keys, |world| {
+scenario!(a_multi_locks_lease_does_not_expire_counters_or_queues, |world| {
     let client = client(world);
     let fenced = client.get_fenced_lock("f");
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
@@ -174,7 +174,7 @@ scenario!(a_groups_lease_applies_only_to_its_lock_keys, |world| {
     }
 });
 
-scenario!(a_group_times_out_on_a_silent_server, |world| {
+scenario!(a_multi_lock_try_times_out_on_a_silent_server, |world| {
     let client = world.client();
     let multi = client.get_multi_lock([
         client.get_lock("slow-a"),
@@ -191,7 +191,7 @@ scenario!(a_group_times_out_on_a_silent_server, |world| {
 });
 
 // The key of the last lock comes first in the release request.
-scenario!(a_changed_key_does_not_block_a_groups_release, |world| {
+scenario!(one_overwritten_key_blocks_no_other_release_of_multi_locks, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {
         let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));

@@ -96,7 +96,7 @@ scenario!(a_shortened_lease_is_renewed_or_lost, |world| {
     guard.unlock().unwrap();
 });
 
-scenario!(foreign_fields_of_a_lock_are_kept, |world| {
+scenario!(lock_calls_leave_other_programs_hash_fields_unchanged, |world| {
     let client = world.client();
     let lock = client.get_lock("foreign");
     world.does(&["HSET", "foreign", "u:1", "abc", "u:2", "9223372036854775807"]);
@@ -155,7 +155,7 @@ fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
     world.client().get_lock("hash").acquire().unwrap()
 }
 
-scenario!(a_waiter_with_a_retired_number_has_one_queue_place, |world| {
+scenario!(a_waiter_whose_owner_number_changes_has_one_queue_place, |world| {
     let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
     let client = world.client();
     let waiter = call(move || {

@@ -11,7 +11,7 @@ use crate::support::{Process, reexecuted};
 
 const LEASE: Duration = Duration::from_secs(10);
 
-scenario!(a_release_after_the_next_acquire_frees_nothing, |world| {
+scenario!(a_release_arriving_after_the_next_acquire_ends_no_hold, |world| {
     let client = world.client();
     let lock = client.get_lock("late");
     for way in ["unlock", "drop"] {
@@ -29,7 +29,7 @@ scenario!(a_release_after_the_next_acquire_frees_nothing, |world| {
     }
 });
 
-scenario!(an_abandoned_late_release_frees_nothing, |world| {
+scenario!(a_failed_unlock_arriving_late_ends_no_later_hold, |world| {
     // Without retries the unlock is sent once and fails.
     let client = world.builder().retry_timeout(ms(1)).build().unwrap();
     let lock = client.get_lock("given-up");
@@ -90,7 +90,7 @@ scenario!(a_late_reentry_touches_no_later_hold, |world| {
     }
 });
 
-scenario!(a_late_partial_release_touches_no_later_hold, |world| {
+scenario!(an_inner_unlock_arriving_late_lowers_no_later_holds_count, |world| {
     let client = world.client();
     let lock = client.get_lock("partial");
     (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
@@ -105,7 +105,7 @@ scenario!(a_late_partial_release_touches_no_later_hold, |world| {
     assert!(world.is_free("partial"));
 });
 
-scenario!(a_release_after_an_abort_frees_nothing, |world| {
+scenario!(a_release_sent_before_a_reset_ends_no_later_hold, |world| {
     // This proxy aborts connections near the client. Bytes that have passed it still reach the server.
     let near = Proxy::to(world.proxy.address());
     let client = world.builder_to(&near.url()).build().unwrap();
@@ -144,7 +144,7 @@ scenario!(a_release_after_an_abort_frees_nothing, |world| {
 });
 
 #[test]
-fn late_delivered_releases_free_nothing() {
+fn releases_delayed_by_the_kernel_end_no_later_hold() {
     alone(|| {
         let (Some(binary), Some(net)) = (default_server(), Netns::new()) else { return };
         let server = net.start(RedisServer::builder(&binary));
@@ -197,7 +197,7 @@ scenario!(a_forgotten_release_script_frees_no_later_hold, |world| {
     }
 });
 
-scenario!(an_expired_hold_never_counts, |world| {
+scenario!(an_expired_holds_reentries_never_count_for_the_next_hold, |world| {
     let (client, other) = (world.client(), world.direct());
     let lock = client.get_lock("expired");
     let lease = ms(200);
@@ -278,8 +278,8 @@ fn beside_a_holder(test: &str, work: impl FnOnce(&World, Process)) {
 }
 
 #[test]
-fn a_stopped_holder_knows_at_once_and_is_refused() {
-    beside_a_holder("owners::a_stopped_holder_knows_at_once_and_is_refused", |world, holder| {
+fn a_resumed_holder_knows_its_loss_and_its_write_fails() {
+    beside_a_holder("owners::a_resumed_holder_knows_its_loss_and_its_write_fails", |world, holder| {
         let url = world.server.url();
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
         // A stop that is shorter than the lease loses nothing.

@@ -13,7 +13,7 @@ fn await_listener(world: &World, channel: &str) {
 
 // A Java thread that was interrupted stays in the queue, so the lock is free but closed to those behind it.
 // Java's waiters then send thousands of requests a second.
-scenario!(a_dead_fair_waiter_causes_no_storm, |world| {
+scenario!(waiters_behind_a_dead_fair_waiter_send_few_requests, |world| {
     let client = world.client();
     let ghost = ms(2_500);
     let time: Vec<String> = world.run(&["TIME"]);
@@ -32,7 +32,7 @@ scenario!(a_dead_fair_waiter_causes_no_storm, |world| {
 });
 
 // In Java, unlocking a free fair lock is no error, and notifies the first waiter in the queue.
-scenario!(a_fair_waiter_keeps_waiting_after_a_vain_wake_up, |world| {
+scenario!(a_fair_waiter_woken_by_a_stray_message_keeps_waiting, |world| {
     let client = world.client();
     let held = world.direct().get_fair_lock("poked").acquire().unwrap();
     let waiter = call(turn(client.get_fair_lock("poked")));
@@ -111,7 +111,7 @@ scenario!(malformed_messages_do_not_end_a_wait, |world| {
 });
 
 // When Java deletes a latch, it publishes a new count.
-scenario!(a_latch_that_java_deletes_opens_for_ours, |world| {
+scenario!(a_latch_deleted_by_redisson_opens_for_our_waiters, |world| {
     let client = world.client();
     world.does(&["SET", "deleted", "3"]);
     let latch = client.get_count_down_latch("deleted");

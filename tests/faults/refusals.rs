@@ -58,7 +58,7 @@ scenario!(a_new_replica_refuses_without_a_loss, |world| {
     assert_eq!(seen.losses(), 0);
 });
 
-scenario!(a_full_server_is_busy_and_keeps_holders, |world| {
+scenario!(a_server_at_its_client_limit_refuses_only_new_clients, |world| {
     let (client, seen) = world.watched_keeping();
     let guard = client.get_lock("kept").acquire().unwrap();
     await_renewal(&guard);

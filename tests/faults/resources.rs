@@ -40,7 +40,7 @@ scenario!(a_leaked_guard_ends_with_its_thread, |world| {
     drop(client);
 });
 
-scenario!(a_shutdown_leaves_nothing_even_while_clones_live, |world| {
+scenario!(shutdown_frees_locks_connections_and_threads_despite_living_clones, |world| {
     let client = world.client();
     let guard = client.get_lock("held").acquire().unwrap();
     let lost = guard.lost();
@@ -114,7 +114,7 @@ scenario!(renewals_succeed_while_every_other_request_hangs, |world| {
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
 });
 
-scenario!(a_shutdown_of_a_hanging_server_is_bounded, |world| {
+scenario!(a_client_of_a_hanging_server_shuts_down_in_time, |world| {
     for way in ["shutdown", "drop"] {
         let (client, seen) = world.watched();
         let other = world.direct();
@@ -149,7 +149,7 @@ scenario!(a_shutdown_of_a_hanging_server_is_bounded, |world| {
 });
 
 // A shutdown handles replies and releases that come while it runs.
-scenario!(a_shutdown_waits_for_pending_requests_and_leaves_nothing, |world| {
+scenario!(a_shutdown_awaits_pending_requests_and_releases_their_locks, |world| {
     for way in ["try", "wait", "drop", "unlock", "pass on"] {
         let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
         let lock = client.get_lock(way);

@@ -43,7 +43,7 @@ scenario!(a_long_server_stop_loses_the_hold, |world| {
 });
 
 #[test]
-fn calls_survive_a_blocking_script() {
+fn waits_and_renewals_continue_after_a_blocking_script_ends() {
     let busy = |builder: crate::support::server::Builder| builder.config("lua-time-limit 50");
     scenario_on(busy, |world| {
         let seen = Seen::default();

@@ -30,7 +30,7 @@ scenario!(an_unusable_lease_is_refused_before_anything_is_sent, |world| {
     }
 });
 
-scenario!(a_server_without_memory_only_refuses_acquires, |world| {
+scenario!(a_server_out_of_memory_refuses_only_acquires, |world| {
     let client = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
     let (held, nested) = (client.get_lock("held"), client.get_lock("nested"));
     let guard = held.acquire().unwrap();
@@ -80,7 +80,7 @@ scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
     }
 });
 
-scenario!(a_failed_call_leaves_no_unanswered_grant, |world| {
+scenario!(a_failed_try_with_lost_grant_reply_leaves_no_hold, |world| {
     for (how, _client, lock) in world.each(losses_of_a_reply(), "failed") {
         let what = format!("{how:?}");
         let fault = world.proxy.next(about(lock.name()), how);

@@ -75,7 +75,7 @@ fn by_unlock(lock: &RedisLock, work: &dyn Fn()) {
     lock.unlock().unwrap();
 }
 
-scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
+scenario!(contended_clients_reacquire_a_lock_without_a_request, |world| {
     let (clients, grants) = clients(world);
     let locks: Vec<_> =
         clients.iter().flat_map(|client| [client.get_lock("hot"), client.get_lock("hot")]).collect();
@@ -89,7 +89,7 @@ scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
     drop(locks);
 });
 
-scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
+scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     let (clients, grants) = clients(world);
     let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
     let locks: Vec<_> = clients.iter().map(kept).collect();
@@ -115,7 +115,7 @@ scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
     assert!(eventually(LONG, || world.is_free("hot")));
 });
 
-scenario!(a_client_that_ends_in_its_slice_frees_the_lock, |world| {
+scenario!(a_client_that_shuts_down_under_contention_frees_the_lock, |world| {
     for _ in 0..20 {
         let (other, client) = (world.client(), world.client());
         let lock = other.get_lock("ending");

@@ -172,7 +172,7 @@ fn connections(world: &World) -> usize {
     list.lines().count() - 1
 }
 
-scenario!(waiters_do_not_storm_a_killed_server, |world| {
+scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
     const WAITERS: usize = 200;
     let client = world.builder_to(&world.server.url()).retry_timeout(LONG).build().unwrap();
     let other = world.direct();
@@ -199,7 +199,7 @@ scenario!(waiters_do_not_storm_a_killed_server, |world| {
 });
 
 // Messages arrive over a connection of their own. If nobody reads it, only wake-ups are missing.
-scenario!(an_unread_subscriber_connection_blocks_nothing, |world| {
+scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
     /// Far less than a write's time-out, and far more than the delays of a busy machine.
@@ -266,7 +266,7 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
 }
 
 // A release notifies the first waiters in the queue. Redisson's release notifies all waiters.
-scenario!(a_crowd_waiting_for_permits_sends_few_vain_requests, |world| {
+scenario!(forty_clients_waiting_for_permits_send_few_failing_requests, |world| {
     const CLIENTS: usize = 40;
     // The long time-out prevents repeated requests on a busy machine.
     let patient = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();

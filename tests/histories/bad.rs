@@ -141,7 +141,7 @@ fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<Strin
 }
 
 #[test]
-fn both_checkers_agree_on_the_bad_histories() {
+fn both_history_checkers_refuse_exactly_the_bad_histories() {
     let names: BTreeSet<String> = histories(BAD).map(|history| history[0].lock.clone()).collect();
     assert_eq!(names.len(), BAD.trim().lines().count());
     let all: Vec<Operation> = histories(BAD).chain(histories(GOOD)).flatten().collect();
@@ -154,7 +154,7 @@ fn both_checkers_agree_on_the_bad_histories() {
 
 /// Owners acquire and release at random times, so that about half of these histories are possible.
 #[test]
-fn both_checkers_agree_on_random_histories() {
+fn both_history_checkers_judge_random_histories_alike() {
     let mut operations = Vec::new();
     for lock in 0..ROUNDS {
         let model = [Model::Mutex, Model::ReadWrite, Model::Semaphore, Model::Latch][lock % 4];

@@ -36,7 +36,7 @@ fn run() -> Duration {
 }
 
 #[test]
-fn no_two_processes_ever_hold_a_lock_at_once() {
+fn two_processes_never_hold_at_once_on_redis() {
     history("Redis", World::redis);
 }
 
@@ -50,13 +50,13 @@ macro_rules! on {
 }
 
 on! {
-    redis_switched: "Redis, switched", switched;
-    sentinel: "Sentinel", sentinel;
-    cluster: "Cluster", cluster;
-    redlock: "Redlock", redlock;
-    postgres: "PostgreSQL", postgres;
-    etcd: "etcd", etcd;
-    zookeeper: "ZooKeeper", zookeeper;
+    two_processes_never_hold_at_once_across_planned_switchovers: "Redis, switched", switched;
+    two_processes_never_hold_at_once_with_sentinels: "Sentinel", sentinel;
+    two_processes_never_hold_at_once_on_a_cluster: "Cluster", cluster;
+    two_processes_never_hold_at_once_with_redlock: "Redlock", redlock;
+    two_processes_never_hold_at_once_on_postgres: "PostgreSQL", postgres;
+    two_processes_never_hold_at_once_on_etcd: "etcd", etcd;
+    two_processes_never_hold_at_once_on_zookeeper: "ZooKeeper", zookeeper;
 }
 
 fn history(store: &str, world: fn() -> Option<World>) {

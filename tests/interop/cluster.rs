@@ -190,7 +190,7 @@ fn plain_messages_wake_across_languages_on_a_cluster() {
 }
 
 #[test]
-fn on_a_cluster_rust_wakes_java_in_both_publish_modes() {
+fn on_a_cluster_plain_and_sharded_messages_wake_java_waiters() {
     let _alone = alone();
     let Some(sides) = sides("OFF", ClusterPubSub::Both, &["NUMSUB"]) else { return };
     sides.wake_each_other("both beside plain");

@@ -15,7 +15,7 @@ const TIMES: usize = 1_250;
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]
-fn java_and_rust_processes_count_exactly() {
+fn java_and_rust_processes_incrementing_under_locks_lose_no_increment() {
     if let Ok(url) = std::env::var(WORKER) {
         return count_up(&url);
     }

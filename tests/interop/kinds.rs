@@ -81,7 +81,11 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
 }
 
 // Redisson's watchdog for readers sets the key's expiry to its own lease, even if other leases are longer.
-test_on!(our_long_lease_survives_javas_read_watchdog, java::set_up(LEASE), |(_alone, server, java)| {
+test_on!(our_long_read_lease_survives_redissons_shorter_renewals, java::set_up(LEASE), |(
+    _alone,
+    server,
+    java,
+)| {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();

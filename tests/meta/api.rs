@@ -97,7 +97,7 @@ fn an_error_is_one_pointer_and_fits_standard_error_types() {
 }
 
 #[test]
-fn returned_values_implement_the_common_traits() {
+fn public_value_types_implement_the_standard_traits_they_need() {
     fn ordered<T: Ord>() {}
     fn printed<T: Display>() {}
     each!((value): HoldState, LossReason, ErrorKind, ClusterPubSub, Mode);
@@ -163,7 +163,7 @@ fn generic_code_can_use_any_lock() {
 }
 
 #[test]
-fn a_group_takes_locks_of_mixed_kinds() {
+fn a_multi_lock_accepts_a_tuple_of_mixed_kinds() {
     let client = LockClient::in_memory();
     let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
     let mixed = client.get_multi_lock((

@@ -242,7 +242,7 @@ fn the_list_of_the_public_api_is_up_to_date() {
 
 /// The list must contain known items of each shape, so that no shape is overlooked without notice.
 #[test]
-fn the_list_sees_every_shape_of_item() {
+fn the_public_api_list_contains_items_of_every_form() {
     let text = public_api();
     for line in [
         "pub struct LockClient",
@@ -280,7 +280,7 @@ fn the_list_sees_every_shape_of_item() {
 const MOST_WAYS_TO_ACQUIRE: usize = 14;
 
 #[test]
-fn locks_and_groups_have_the_same_acquire_methods() {
+fn locks_and_multi_locks_have_the_same_acquire_methods() {
     let text = public_api();
     let of = |item: &str| {
         let entry =

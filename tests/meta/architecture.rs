@@ -88,7 +88,7 @@ fn each_file_of_a_test_program_is_compiled() {
 }
 
 #[test]
-fn the_source_keeps_to_its_rules() {
+fn no_source_file_breaks_an_architecture_rule() {
     let files = all_sources();
     assert!(files.len() > 100, "only {} files were found", files.len());
     let found = violations(&files);
@@ -96,7 +96,7 @@ fn the_source_keeps_to_its_rules() {
 }
 
 #[test]
-fn the_checker_sees_what_files_use() {
+fn the_architecture_checker_sees_uses_through_reexports() {
     let files = all_sources();
     let modules = Modules::of(&files);
     let uses = |from: &str, to: &str| modules.uses[from].contains(to);
@@ -108,7 +108,7 @@ fn the_checker_sees_what_files_use() {
 
 /// The author of a store must read the whole seam. Optional parts are values (`Capabilities`).
 #[test]
-fn the_seam_has_at_most_sixteen_methods() {
+fn the_store_trait_has_at_most_sixteen_methods() {
     let files = all_sources();
     let seam = files.iter().find(|file| file.path == "src/seam/mod.rs").unwrap();
     let word = |word: &str| Token::Word(word.to_owned());
@@ -154,7 +154,7 @@ fn keeps(path: &str, text: &str) {
 }
 
 #[test]
-fn only_samples_that_break_a_rule_are_reported() {
+fn the_architecture_checker_reports_exactly_the_bad_samples() {
     let (queue, memory, redis) =
         ("src/engine/queue.rs", "src/stores/memory/mod.rs", "src/stores/redis/mod.rs");
     let (lua, sql) = ("src/stores/redis/lua/a.lua", "src/stores/sql/query/sqlite/a.sql");
@@ -247,7 +247,7 @@ fn a_dependency_cycle_of_files_is_reported() {
 }
 
 #[test]
-fn logic_in_the_root_and_long_files_are_reported() {
+fn logic_in_lib_rs_and_overlong_files_are_reported() {
     let root = Source::new("src/lib.rs", "mod error;\nfn helper() {}");
     assert!(violations(&[root]).iter().any(|line| line.contains("holds logic")));
     let code = |lines| "const A: u8 = 1;\n".repeat(lines);

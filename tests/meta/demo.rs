@@ -108,7 +108,7 @@ fn the_fenced_row_survives_a_cluster_failover() {
 }
 
 // Another server, which has no cluster support, has the port of the demo's first server and answers there.
-test_on!(the_demo_detects_a_foreign_server_on_its_port, RedisServer::start_default(), |server| {
+test_on!(the_demo_leaves_another_server_on_its_port_running, RedisServer::start_default(), |server| {
     let stage = Stage::new("exit 0");
     let script = r#"
 real=$SERVER others=$OTHERS

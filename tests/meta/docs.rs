@@ -232,7 +232,7 @@ fn every_document_that_the_source_names_exists() {
 }
 
 #[test]
-fn every_documentation_link_target_exists() {
+fn every_link_from_source_to_a_page_has_its_target() {
     let mut seen = 0;
     for file in files("src", "rs") {
         let text = read(&file);
@@ -247,7 +247,7 @@ fn every_documentation_link_target_exists() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_in_a_document_has_its_target() {
     for document in documents() {
         let text = read(&document);
         for (number, line) in prose(&text) {
@@ -288,7 +288,7 @@ fn both_crates_and_the_change_log_have_one_version() {
 
 /// The gate does not build these packages, and their own builds use `--locked`.
 #[test]
-fn other_lock_files_have_the_librarys_dependencies() {
+fn other_cargo_lock_files_list_the_librarys_dependencies() {
     let library = package("leasehold");
     // The optional dependencies that the default features enable.
     let by_default = ["redis", "r2d2", "scheduled-thread-pool"];
@@ -311,9 +311,12 @@ fn other_lock_files_have_the_librarys_dependencies() {
 }
 
 #[test]
-fn all_evidence_of_each_claim_exists() {
+fn every_test_named_as_evidence_in_documents_exists() {
     let (tests, rows) = (tests(), demo_rows());
-    assert!(tests.contains("all_evidence_of_each_claim_exists") && rows.contains("redis_lock_fenced"));
+    assert!(
+        tests.contains("every_test_named_as_evidence_in_documents_exists")
+            && rows.contains("redis_lock_fenced")
+    );
     let mut seen = 0;
     for document in documents() {
         let text = read(&document);
@@ -377,7 +380,7 @@ fn the_readme_is_short_and_leads_to_every_page() {
 }
 
 #[test]
-fn every_symptom_has_a_cause_and_a_command() {
+fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
     let page = read("docs/troubleshooting.md");
     let rows = column(&page, "Symptom");
     assert!(rows.len() > 25, "{}", rows.len());
@@ -418,7 +421,7 @@ fn the_async_page_shows_tested_files() {
 /// The page's settings for clippy are those of the recipes, whose tests show that clippy then finds each
 /// named mistake. The page names each guard that cannot leave its thread.
 #[test]
-fn the_async_page_lists_every_bound_guard() {
+fn the_async_page_lists_every_guard_bound_to_its_thread() {
     let page = read("docs/using-from-async.md");
     let list = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(
@@ -480,7 +483,7 @@ fn has_member(source: &str, of: &str, member: &str) -> bool {
 }
 
 #[test]
-fn every_name_of_the_code_in_the_architecture_exists() {
+fn every_type_member_named_in_architecture_pages_exists() {
     let sources: Vec<String> = files("src", "rs").iter().map(read).collect();
     let mut seen = 0;
     for page in ["docs/architecture.md", "CONTRIBUTING.md"] {

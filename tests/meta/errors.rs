@@ -141,7 +141,7 @@ fn environment(list: &mut List) {
         ("LEASEHOLD_DIRECTORY", "maybe"),
         ("LEASEHOLD_CLUSTER_PUB_SUB", "all"),
     ] {
-        let command = test_command("errors::a_builder_from_the_environment_names_the_wrong_variable");
+        let command = test_command("errors::helper_process_that_builds_a_client_from_the_environment");
         let mut again = std::process::Command::new(&command[0]);
         again.args(&command[1..]);
         let out = again.env(INSIDE, "1").env(name, value).output().unwrap();
@@ -156,7 +156,7 @@ const INSIDE: &str = "LEASEHOLD_TEST_INSIDE";
 const SAYS: &str = "it says: ";
 
 #[test]
-fn a_builder_from_the_environment_names_the_wrong_variable() {
+fn helper_process_that_builds_a_client_from_the_environment() {
     if std::env::var_os(INSIDE).is_some() {
         let error = ClientBuilder::from_env().and_then(ClientBuilder::build).unwrap_err();
         println!("{SAYS}{:?}: {error}", error.kind());
@@ -426,7 +426,7 @@ fn refused_in_use(refusal: &'static str) -> Error {
 }
 
 #[test]
-fn every_user_error_is_listed() {
+fn docs_errors_txt_lists_every_error_users_can_provoke() {
     let head = "The errors that a user can provoke: how, the kind, and the text. Written by\n\
                  LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors\n";
     let mut list = List { text: head.to_owned(), varying: Vec::new() };

@@ -72,7 +72,7 @@ fn each_mutation_has_one_place_in_the_sources() {
 
 /// If one of these places is missing, the copy cannot be made.
 #[test]
-fn each_switch_has_one_place_in_the_sources() {
+fn each_sabotage_hook_replaces_exactly_one_source_place() {
     for (file, old, _) in hooks::HOOKS {
         assert_eq!(read(file).matches(old).count(), 1, "{file}: {old}");
     }
@@ -113,7 +113,7 @@ fn has(sources: &str, filter: &str) -> bool {
 
 /// A filter with a test's former name would run no test, and so catch no mutation.
 #[test]
-fn each_filter_of_a_suite_names_a_test() {
+fn each_test_filter_of_gate_and_mutations_matches_a_test() {
     let mutations = list::read(&root().join("tests/sabotage/mutations")).unwrap();
     let suites = mutations.iter().filter(|one| one.equivalent.is_none()).map(|one| &one.suite);
     let of_mutations = suites.map(|suite| (&*suite.program, suite.tests.join(" ")));

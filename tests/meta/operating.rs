@@ -106,7 +106,7 @@ fn each_workflow_action_is_pinned_to_a_commit() {
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
-fn pages_and_example_use_the_dashboards_buckets() {
+fn operating_page_and_metrics_example_mention_the_histogram_buckets() {
     let buckets = page("docs/operating/dashboard.json");
     let buckets: BTreeSet<&str> =
         metrics(&buckets).into_iter().filter_map(|name| name.strip_suffix("_bucket")).collect();

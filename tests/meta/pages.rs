@@ -255,7 +255,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     }
 }
 
-test_on!(each_kind_needs_exactly_its_documented_rights, RedisServer::start_default(), |server| {
+test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::start_default(), |server| {
     let does = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
     };

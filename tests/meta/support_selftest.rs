@@ -36,7 +36,7 @@ fn in_child(test: &str) -> Option<String> {
 
 /// More threads are busy than there are processors, so some of them always wait. This process sleeps.
 #[test]
-fn child_waits_count_up_to_the_elapsed_time() {
+fn measured_processor_waits_never_exceed_the_elapsed_time() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
     let most = std::thread::available_parallelism().unwrap().get();
     let mut children: Vec<_> = (0..2 * most).map(|_| busy()).collect();
@@ -53,7 +53,7 @@ fn child_waits_count_up_to_the_elapsed_time() {
 
 /// Only stalls within the span count, even if they are seen later.
 #[test]
-fn an_ended_span_counts_only_its_own_waits() {
+fn only_stalls_within_a_measured_span_count() {
     let begun = now();
     let ms = Duration::from_millis;
     let lost =

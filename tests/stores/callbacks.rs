@@ -201,7 +201,7 @@ impl Observer for DropsOuter {
 }
 
 #[test]
-fn an_observer_may_drop_the_outer_guard() {
+fn an_observer_may_drop_the_guard_that_is_reentered() {
     let store = MemoryStore::new();
     let client = ClientBuilder::default().observer(DropsOuter).build_in_memory(&store).unwrap();
     let other = LockClient::in_memory_with(&store);

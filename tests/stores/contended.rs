@@ -47,7 +47,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
 }
 
 // If the field `leasehold:cached` outlived its hold, Redisson would take the lock for held.
-test_on!(a_contention_mark_ends_with_its_hold, RedisServer::start_default(), |server| {
+test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_default(), |server| {
     let (client, other) =
         (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());
     let mut admin = server.admin();
@@ -96,7 +96,7 @@ test_on!(a_contention_mark_ends_with_its_hold, RedisServer::start_default(), |se
 
 // In Redisson 4.7, the waiter of a plain lock subscribes to the lock's channel, and the waiter of a fair
 // lock is in its queue.
-test_on!(a_check_finds_redissons_waiters, RedisServer::start_default(), |server| {
+test_on!(on_contended_is_called_for_redissons_waiters, RedisServer::start_default(), |server| {
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     let plain = client.get_lock("plain").acquire_owned().unwrap();
     let fair = client.get_fair_lock("fair").acquire_owned().unwrap();

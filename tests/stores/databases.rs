@@ -623,7 +623,7 @@ on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
     }
 });
 
-on_databases!(transactions_count_exactly_at_every_isolation_level, D::shared(), |server| {
+on_databases!(no_isolation_level_loses_increments_made_under_the_lock, D::shared(), |server| {
     const ROUNDS: usize = 25;
     let (names, name) = (&server.names(), &fresh("counted"));
     server.execute("CREATE TABLE counter (number integer NOT NULL)");
@@ -756,7 +756,7 @@ on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
 });
 
 // No time-out of the server ends a commit that waits for a replica.
-on_databases!(doubtful_sessions_do_not_pile_up_without_a_replica, D::start_with(D::LOGGED), |server| {
+on_databases!(unanswered_sessions_do_not_pile_up_without_a_replica, D::start_with(D::LOGGED), |server| {
     server.make_user("app", "");
     let options = || server.options_as("app").pool_size(2);
     let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
@@ -815,18 +815,22 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
 });
 
 // When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
-on_databases!(too_many_connections_are_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
-    server.client();
-    let (mut taken, mut said) = (Vec::new(), None);
-    let is_busy = eventually(LONG, || {
-        taken.extend((0..20).map_while(|_| server.connect_as("admin")));
-        said = LockClient::connect(server.url()).err();
-        said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
-    });
-    assert!(is_busy, "{said:?}");
-    drop(taken);
-    assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
-});
+on_databases!(
+    a_client_beyond_the_connection_limit_fails_as_busy,
+    D::start_with(D::FEW_CONNECTIONS),
+    |server| {
+        server.client();
+        let (mut taken, mut said) = (Vec::new(), None);
+        let is_busy = eventually(LONG, || {
+            taken.extend((0..20).map_while(|_| server.connect_as("admin")));
+            said = LockClient::connect(server.url()).err();
+            said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
+        });
+        assert!(is_busy, "{said:?}");
+        drop(taken);
+        assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
+    }
+);
 
 on_databases!(existing_tables_need_no_right_to_create, D::start(), |server| {
     server.make_user("few", "");

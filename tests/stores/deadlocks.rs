@@ -328,7 +328,7 @@ fn run(
 
 /// A cycle that lasts longer than 1.35 s must be reported, since its search and reads are over by then.
 #[test]
-fn random_programs_report_exactly_their_deadlocks() {
+fn random_programs_get_exactly_their_deadlocks_reported() {
     watch_for_stalls();
     let (next, found, never) = (AtomicU64::new(0), Mutex::new(Found::default()), Interrupt::new());
     let takes = |player: &Player<'_>| {
@@ -348,7 +348,7 @@ fn random_programs_report_exactly_their_deadlocks() {
 
 /// On a server, each long wait is on a reported cycle, leads to one, or to a process that runs.
 #[test]
-fn random_programs_on_redis_report_exactly_their_deadlocks() {
+fn random_programs_on_redis_get_exactly_their_deadlocks_reported() {
     const WITHIN: Duration = Duration::from_secs(3);
     watch_for_stalls();
     let mut found = Found::default();

@@ -54,7 +54,7 @@ fn only_the_newest_token_writes_a_file() {
 }
 
 #[test]
-fn a_linked_or_special_register_is_refused() {
+fn a_fenced_write_with_a_linked_token_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (victim, path) = (folder.path().join("victim"), folder.path().join("report"));
     fs::write(&victim, "0").unwrap();
@@ -88,7 +88,7 @@ fn a_read_only_file_and_an_alternate_stream_are_refused() {
 /// The register with the newest token is locked from the read of the token until the file is written. A
 /// register that was replaced meanwhile is not used.
 #[test]
-fn a_write_uses_the_current_register_file() {
+fn a_fenced_write_heeds_a_token_file_replaced_meanwhile() {
     let (older, newer) = fences();
     for is_replaced in [false, true] {
         let folder = tempfile::tempdir().unwrap();

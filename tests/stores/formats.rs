@@ -46,7 +46,7 @@ fn set(server: &RedisServer, text: &str) {
     redis::cmd("SET").arg(KEY).arg(text).exec(&mut server.admin()).unwrap();
 }
 
-test_on!(redis_refuses_another_format_number, default_server(), |binary| {
+test_on!(a_client_refuses_redis_with_another_data_format, default_server(), |binary| {
     let server = RedisServer::builder(&binary)
         .user("locks on >S3CR3T ~app:* &* +@all")
         .user("reader on >S3CR3T ~* &* +@read +@connection +eval")
@@ -75,7 +75,7 @@ fn are_empty(servers: &[RedisServer]) {
 }
 
 // If one server refuses, the others stay untouched, since another version may be using them.
-test_on!(all_servers_formats_are_read_before_any_is_written, default_server(), |binary| {
+test_on!(every_servers_data_format_is_read_before_any_is_written, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
     let ring = || {
@@ -100,7 +100,7 @@ test_on!(all_servers_formats_are_read_before_any_is_written, default_server(), |
     }
 });
 
-test_on!(a_returning_servers_format_is_checked, default_server(), |binary| {
+test_on!(a_returning_servers_data_format_is_checked, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, servers[2].port()));
     let url =
@@ -128,20 +128,20 @@ test_on!(a_returning_servers_format_is_checked, default_server(), |binary| {
     assert_eq!(keys, [KEY]);
 });
 
-test_on!(a_cluster_refuses_another_format_number, Cluster::start(), |cluster| {
+test_on!(a_client_refuses_a_cluster_with_another_data_format, Cluster::start(), |cluster| {
     keeps_to_the_format(
         || LockClient::connect(cluster.url()),
         |text| drop(cluster.on(cluster.primary_of(KEY), &["SET", KEY, text])),
     );
 });
 
-test_on!(a_ring_node_refuses_another_format_number, default_server(), |binary| {
+test_on!(a_client_refuses_a_ring_node_with_another_data_format, default_server(), |binary| {
     let servers = [(); 2].map(|()| RedisServer::builder(&binary).start());
     let ring = || Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
     keeps_to_the_format(|| LockClient::builder().ring(ring()).build(), |text| set(&servers[1], text));
 });
 
-test_on!(etcd_refuses_another_format_number, Etcd::start(), |server| {
+test_on!(a_client_refuses_etcd_with_another_data_format, Etcd::start(), |server| {
     let note = |text: &str| {
         let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
@@ -152,7 +152,7 @@ test_on!(etcd_refuses_another_format_number, Etcd::start(), |server| {
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
 });
 
-test_on!(zookeeper_refuses_another_format_number, ZooKeeper::start(CALM), |server| {
+test_on!(a_client_refuses_zookeeper_with_another_data_format, ZooKeeper::start(CALM), |server| {
     keeps_to_the_format(
         || LockClient::connect(server.url()),
         |text| server.set_data("/leasehold/%format", text.as_bytes()),
@@ -179,7 +179,7 @@ on_databases!(another_format_number_is_refused, D::start(), |server| {
 });
 
 #[test]
-fn a_sqlite_file_refuses_another_format_number() {
+fn a_client_refuses_a_sqlite_file_with_another_data_format() {
     let folder = programs::in_memory();
     let path = folder.path().join("locks.db");
     let url = programs::sqlite_url(&path);

@@ -65,7 +65,7 @@ fn inspection_of_a_max_hold_shows_times_and_place() {
 }
 
 // A hand-off to a thread of the same client changes the holder: inspection must not show the last one's note.
-test_on!(after_a_hand_off_inspection_shows_the_new_holder, RedisServer::start_default(), |server| {
+test_on!(inspection_shows_the_new_holder_after_a_local_hand_off, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
     for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
@@ -95,7 +95,7 @@ test_on!(after_a_hand_off_inspection_shows_the_new_holder, RedisServer::start_de
     assert_eq!(left, [""; 0]);
 });
 
-test_on!(foreign_keys_are_shown_with_their_type, RedisServer::start_default(), |server| {
+test_on!(inspection_shows_the_type_of_other_programs_keys, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let mut kind = |name: &str, command: &str| {
@@ -163,7 +163,7 @@ test_on!(inspect_is_one_request_and_cuts_long_lists, RedisServer::start_default(
 });
 
 // The contents of a shopping cart or a session are neither shown as a holder, nor in an error, nor deleted.
-test_on!(foreign_data_is_neither_shown_nor_deleted_by_force, RedisServer::start_default(), |server| {
+test_on!(inspection_and_force_unlock_spare_other_programs_data, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let owner = "8a3f0e0e-0000-4000-8000-000000000001:1";
@@ -209,7 +209,7 @@ test_on!(foreign_data_is_neither_shown_nor_deleted_by_force, RedisServer::start_
 
 // Any program may own such a key, so inspection must spend neither the server's time nor the shared
 // connection on it.
-test_on!(a_large_foreign_key_is_shown_as_such, RedisServer::start_default(), |server| {
+test_on!(inspection_of_another_programs_large_key_stays_short, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     run(&mut admin, "HSET config mode prod created 1732230000000");
@@ -229,7 +229,7 @@ test_on!(a_large_foreign_key_is_shown_as_such, RedisServer::start_default(), |se
 });
 
 // Each level of a reader has its own key, and any program can write a count of a million.
-test_on!(inspect_reads_a_limited_number_of_reader_levels, RedisServer::start_default(), |server| {
+test_on!(inspection_reads_a_limited_number_of_reader_reentries, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let script = "redis.call('hset', 'forged', 'mode', 'read') for n = 1, 900 do \

@@ -129,7 +129,7 @@ test_on!(a_listing_contains_only_locks, RedisServer::start_default(), |server| {
 });
 
 // A list finds each kind of lock among similar keys of other programs.
-test_on!(foreign_keys_cost_a_listing_no_extra_requests, RedisServer::start_default(), |server| {
+test_on!(listing_among_other_programs_keys_sends_few_scripts, RedisServer::start_default(), |server| {
     let script = "for n = 1, tonumber(ARGV[1]) do redis.call('set', 'text:' .. n, 'x') redis.call('set', 'count:' .. n, n) \
                   redis.call('hset', 'person:' .. n, 'name', 'ada', 'email', 'ada@example.org') \
                   redis.call('set', 'session:' .. n, string.rep('0123456789abcdef', 3)) redis.call('sadd', 'set:' .. n, 'x') end";
@@ -168,7 +168,7 @@ test_on!(lists_work_without_the_right_to_sort, RedisServer::start_default(), |se
     guard.unlock().unwrap();
 });
 
-test_on!(malformed_foreign_directory_entries_are_read_safely, RedisServer::start_default(), |server| {
+test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
     let whole = "host=h\\1b;[31m\npid=7\nlease_ms=30000\nnew=[1.5]\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n";

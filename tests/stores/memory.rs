@@ -19,7 +19,7 @@ fn world() -> (ManualClock, MemoryStore) {
 }
 
 #[test]
-fn a_release_wakes_while_the_clock_stands() {
+fn a_release_wakes_a_waiter_while_the_clock_stands_still() {
     let (_clock, store) = world();
     let [first, second] = [0; 2].map(|_| LockClient::in_memory_with(&store));
     let guard = first.get_lock("a").acquire().unwrap();
@@ -100,7 +100,7 @@ fn an_explicit_lease_ends_to_the_millisecond() {
 }
 
 #[test]
-fn a_guard_stops_counting_one_percent_before_the_lease() {
+fn a_guard_is_lost_one_percent_before_its_lease_ends() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let guard = client.get_lock("a").acquire_with(&leased(secs(10))).unwrap().unwrap();
@@ -133,7 +133,7 @@ fn unlocking_in_the_leases_last_percent_frees_the_lock() {
 }
 
 #[test]
-fn clients_come_and_go_while_the_clock_moves() {
+fn clients_created_and_dropped_while_the_clock_moves_never_hang() {
     let (clock, store) = world();
     let all = Waiter::start(move || {
         let done = AtomicBool::new(false);
@@ -189,7 +189,7 @@ fn a_renewal_notices_a_forced_release() {
 }
 
 #[test]
-fn a_groups_lease_counts_from_the_last_grant() {
+fn a_multi_locks_lease_counts_from_its_last_grant() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let multi = client.get_multi_lock([client.get_lock("a"), client.get_lock("b"), client.get_lock("c")]);
@@ -210,7 +210,7 @@ fn a_groups_lease_counts_from_the_last_grant() {
 }
 
 #[test]
-fn a_group_is_released_in_reverse_order() {
+fn a_multi_lock_releases_its_locks_in_reverse_order() {
     let store = MemoryStore::new();
     let (observer, seen) = observe(|event| match event {
         Event::Released { name, .. } => Some((*name).to_owned()),

@@ -257,7 +257,7 @@ fn a_short_pause_loses_nothing() {
 }
 
 #[test]
-fn a_client_of_another_store_is_refused() {
+fn pausing_or_failing_another_stores_client_is_refused() {
     let (_, store) = place();
     let elsewhere = LockClient::in_memory();
     let refused: [Error; 2] = [

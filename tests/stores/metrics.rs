@@ -158,7 +158,7 @@ fn a_thread_counts_as_a_waiter_once_it_sleeps() {
 }
 
 #[test]
-fn a_labelled_clone_of_metrics_keeps_its_groups() {
+fn a_labelled_clone_of_metrics_keeps_its_name_groups() {
     let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
     let labelled = metrics.clone().label("client", "orders");
     let recorded = Recorded(labelled, Kept::naming(series_of));

@@ -76,7 +76,7 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
     assert!(keeper(name, &mut admin).is_some());
 });
 
-test_on!(a_holder_is_recalled_once_however_many_wait, PostgresServer::start(), |server| {
+test_on!(a_cached_locks_holder_is_recalled_once_for_many_waiters, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = cached_by(&client, "once", &mut admin);
     lock.lock().unwrap();
@@ -96,7 +96,7 @@ test_on!(a_holder_is_recalled_once_however_many_wait, PostgresServer::start(), |
 });
 
 // The queued client has a version without recalls, or died before it sent one.
-test_on!(a_check_finds_a_queued_client_without_a_recall, PostgresServer::start(), |server| {
+test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = cached_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
@@ -129,7 +129,7 @@ test_on!(a_check_finds_a_queued_client_without_a_recall, PostgresServer::start()
     assert!(is_free(&lock, &mut admin), "it is kept");
 });
 
-test_on!(a_lost_recall_session_releases_cached_locks, PostgresServer::start(), |server| {
+test_on!(a_client_that_loses_its_listening_session_frees_cached_locks, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = cached_by(&client, "deaf", &mut admin);
     let text = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -152,7 +152,7 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
 });
 
 // The row gets the channel for recalls only if the owner is current and no other transaction has locked it.
-test_on!(only_a_current_owner_is_marked_for_recalls, PostgresServer::start(), |server| {
+test_on!(only_the_current_owners_lock_row_is_marked_for_recall, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");
     let guard = client.get_lock(name).acquire_owned().unwrap();

@@ -115,7 +115,7 @@ test_on!(a_notified_client_that_stays_away_delays_nobody, shared(), |server| {
 });
 
 // The next waiting client, or a sweep, removes the places of killed clients.
-test_on!(clients_that_stopped_waiting_leave_nothing, PostgresServer::start(), |server| {
+test_on!(clients_that_stop_waiting_leave_no_queue_row, PostgresServer::start(), |server| {
     let name = fresh("left");
     let holder = server.client();
     let held = holder.get_lock(&name).acquire().unwrap();
@@ -174,7 +174,7 @@ test_on!(a_token_locks_release_wakes_its_waiter, shared(), |server| {
 });
 
 // As on Redis, a client passes the lock among its threads for a while; `faults/turns.rs` tests this further.
-test_on!(returning_threads_reuse_the_lock_within_a_slice, shared(), |server| {
+test_on!(contended_clients_reacquire_a_lock_without_a_request, shared(), |server| {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
         let asked = Arc::new(AtomicU32::new(0));

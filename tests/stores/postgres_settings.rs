@@ -101,7 +101,7 @@ fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &s
     thread::Builder::new().name(thread.to_owned()).spawn(work).unwrap().join().unwrap();
 }
 
-test_on!(any_thread_name_can_take_a_lock, PostgresServer::shared(), |server| {
+test_on!(a_thread_with_any_name_can_acquire_a_lock, PostgresServer::shared(), |server| {
     let latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     let (name, mut admin) = database(server, "words", latin);
     let builder = || at(&url_of(server, &name, "admin")).label("Kästchen 箱");

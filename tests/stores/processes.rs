@@ -39,7 +39,7 @@ on!([
     etcd: running::etcd;
     // ZooKeeper checks once a tick whether sessions have ended, so the ticks are short.
     zookeeper: || running::zookeeper_with(Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 });
-] (four_processes_count_exactly, a_killed_holder_frees_the_lock_within_its_lease));
+] (four_processes_incrementing_under_the_lock_lose_no_increment, a_killed_holder_frees_the_lock_within_its_lease));
 
 mod two {
     use super::*;
@@ -54,7 +54,7 @@ mod two {
 
 type Connect = fn(&str, Duration) -> Result<LockClient>;
 
-fn four_processes_count_exactly(place: &str, start: Start) {
+fn four_processes_incrementing_under_the_lock_lose_no_increment(place: &str, start: Start) {
     let connect: Connect = if place.starts_with("sessions") { connect_session } else { connect };
     if let Some(worker) = Worker::here() {
         return worker.work(connect);

@@ -129,7 +129,7 @@ on_databases!(a_user_with_one_connection_loses_no_hold, D::start(), |server| {
 });
 
 // The server has not noticed that the connection is cut, and keeps the session's lock.
-on_databases!(a_cut_session_lock_is_released_only_once_confirmed, D::start(), |server| {
+on_databases!(a_cut_sessions_unlock_succeeds_only_after_the_server_confirms, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
@@ -175,7 +175,7 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
 });
 
 // With a lease of 3 s the entry has less time than the driver waits for an answer.
-on_databases!(a_clients_entry_is_written_over_one_connection, D::start(), |server| {
+on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
@@ -191,7 +191,7 @@ on_databases!(a_clients_entry_is_written_over_one_connection, D::start(), |serve
 });
 
 // The entry's write and the renewals use one connection; the holds are renewed at different times.
-on_databases!(a_locked_clients_entry_delays_no_renewal, D::start(), |server| {
+on_databases!(a_locked_directory_row_delays_no_renewal, D::start(), |server| {
     let client = server.options().lease(ms(3_000)).build().unwrap();
     let begun = now();
     let take = |number: u64| {
@@ -204,7 +204,7 @@ on_databases!(a_locked_clients_entry_delays_no_renewal, D::start(), |server| {
     throughout(ms(9_000), || held.iter().all(|one| one.check().is_ok()) || stalled_since(begun) > ms(1_500));
 });
 
-on_databases!(the_oldest_open_transaction_is_named, D::start(), |server| {
+on_databases!(vacuum_blockers_reports_the_oldest_open_transaction, D::start(), |server| {
     let client = server.client();
     let named = |age| {
         let_pass(

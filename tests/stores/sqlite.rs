@@ -128,7 +128,7 @@ fn locks_do_not_depend_on_the_settings_of_the_file() {
 
 /// When the file stays locked, a call fails within the command time-out, and no lock is granted or lost.
 #[test]
-fn a_locked_file_is_busy_after_a_wait() {
+fn calls_on_a_locked_file_fail_as_busy_in_time() {
     let file = File::new();
     let client = file.options().command_timeout(ms(300)).retry_timeout(ms(400)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -456,7 +456,7 @@ pub(crate) fn other_process(user: As<'_>, what: &str, url: &str) -> String {
 
 /// From the log alone the rival sees no hold. From the index alone it sees the hold, which is in the log.
 #[test]
-fn a_deleted_log_never_allows_two_holders() {
+fn a_deleted_write_ahead_log_never_allows_two_holders() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
     for (deleted, is_elsewhere) in
         [(both, false), (log, false), (index, false), (both, true), (log, true), (index, true)]
@@ -535,7 +535,7 @@ pub(crate) fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
 }
 
 #[test]
-fn a_group_member_does_not_lock_out_the_owner() {
+fn a_crashed_user_of_the_files_group_blocks_no_owner() {
     const NO_USERS: &str = "no other users: only root can be them";
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("664", &owner);
@@ -546,7 +546,7 @@ fn a_group_member_does_not_lock_out_the_owner() {
 }
 
 #[test]
-fn a_file_on_a_read_only_mount_is_read_only() {
+fn clients_of_a_read_only_mount_fail_as_read_only() {
     const NO_ROOM: &str = "no mount: only root can make one";
     let Some(disk) = Disk::new() else { return crate::support::missing(NO_ROOM) };
     let url = format!("sqlite://{}/locks.db", disk.path().display());
@@ -592,7 +592,7 @@ fn a_hard_linked_file_is_refused() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_mounted_alone_is_refused() {
+fn a_sqlite_file_mounted_without_its_folder_is_refused() {
     const NO_MOUNT: &str = "no mount: only root can make one";
     let (file, inside) = (File::new(), tempfile::tempdir().unwrap());
     let outer = file.client();
@@ -689,7 +689,7 @@ fn no_more_than_the_lease_is_reported_to_remain() {
 /// No holder outlives a restart of its machine. If the clock is right, the lease still counts to its end,
 /// because the process may see the file of another machine.
 #[test]
-fn a_restart_ends_implausible_leases() {
+fn a_lease_from_before_a_machine_restart_still_ends() {
     let file = File::new();
     let (one, other) = (file.client(), file.client());
     for name in ["a", "b"] {

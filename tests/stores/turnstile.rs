@@ -44,7 +44,7 @@ fn looks(admin: &mut Conn) -> Vec<(u64, u64)> {
     admin.query(text).unwrap()
 }
 
-test_on!(one_waiting_client_polls_often, MysqlServer::start(), |server| {
+test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(), |server| {
     let name = fresh("turn");
     let holder = server.client();
     let held = holder.get_lock(&name).acquire().unwrap();
@@ -81,7 +81,7 @@ test_on!(one_waiting_client_polls_often, MysqlServer::start(), |server| {
 });
 
 // The poller's connection stays open, because it polls for another name too.
-test_on!(an_abandoned_poller_lock_goes_to_the_next_client, MysqlServer::start(), |server| {
+test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();
     let _held = names.each_ref().map(|name| holder.get_lock(name).acquire_owned().unwrap());
@@ -102,7 +102,7 @@ test_on!(an_abandoned_poller_lock_goes_to_the_next_client, MysqlServer::start(),
     assert_eq!(front(&mut admin, &names[1]), Some(session));
 });
 
-test_on!(the_poller_lock_is_retaken_after_each_outage, MysqlServer::start(), |server| {
+test_on!(a_waiting_client_retakes_the_polling_turn_after_each_outage, MysqlServer::start(), |server| {
     watch_for_stalls();
     let name = fresh("again");
     let _held = server.client().get_lock(&name).acquire_owned().unwrap();
@@ -136,13 +136,13 @@ fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     median(hand_offs.collect())
 }
 
-test_on!(the_poller_finds_a_release_in_milliseconds, MysqlServer::start(), |server| {
+test_on!(a_waiting_mysql_client_acquires_within_20_ms_of_release, MysqlServer::start(), |server| {
     let took = hand_off([&server.client(), &server.client()], &fresh("soon"));
     assert!(took <= ms(20), "{took:?}");
 });
 
 // A frozen client or another program may have the poller lock. The other waiters then poll as usual.
-test_on!(a_frozen_poller_delays_no_other_waiter, MysqlServer::start(), |server| {
+test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();
     admin.query_drop(format!("SELECT GET_LOCK({}, 0)", turn_of(&name))).unwrap();
@@ -164,7 +164,7 @@ test_on!(a_frozen_poller_delays_no_other_waiter, MysqlServer::start(), |server| 
 });
 
 // One user has no spare connection for polling, and one client has no poller lock, as in earlier versions.
-test_on!(waiters_without_a_poller_lock_are_served_too, MysqlServer::start(), |server| {
+test_on!(waiters_that_cannot_take_the_polling_turn_are_served, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");
     let spare = server.try_connect("few").unwrap();
@@ -185,7 +185,7 @@ test_on!(waiters_without_a_poller_lock_are_served_too, MysqlServer::start(), |se
     assert_eq!(winners, [0, 1, 2]);
 });
 
-test_on!(a_poller_that_shuts_down_gives_up_its_lock, MysqlServer::start(), |server| {
+test_on!(a_client_that_shuts_down_gives_up_its_polling_turn, MysqlServer::start(), |server| {
     watch_for_stalls();
     let name = fresh("ends");
     let _held = server.client().get_lock(&name).acquire_owned().unwrap();

@@ -415,7 +415,7 @@ fn connecting_without_a_server_fails_at_once_with_advice() {
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
 
-test_on!(a_dripping_host_does_not_hide_the_next, shared(), |server| {
+test_on!(a_host_answering_bytewise_does_not_block_the_next_host, shared(), |server| {
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();
@@ -442,7 +442,7 @@ test_on!(a_dripping_host_does_not_hide_the_next, shared(), |server| {
     }
 });
 
-test_on!(a_directory_entry_ends_with_its_session, ZooKeeper::start(SHORT), |server| {
+test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::start(SHORT), |server| {
     let relay = Relay::before(&server);
     let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
     let other = client(&server.url());

@@ -2,7 +2,7 @@
 //! report.
 //! ```ignore
 //! #[test]
-//! fn four_processes_count_exactly() {
+//! fn four_processes_incrementing_under_the_lock_lose_no_increment() {
 //!     if let Some(worker) = Worker::here() {
 //!         return worker.work(connect);
 //!     }

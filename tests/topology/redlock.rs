@@ -199,7 +199,7 @@ test_on!(even_server_counts_and_replicas_cause_warnings, alone(), Nodes::start(4
     takes_and_gives_back(&client.get_lock(fresh("warned")));
 });
 
-test_on!(each_server_gets_one_request_each_way, alone(), Nodes::start(5), |nodes| {
+test_on!(redlock_sends_each_server_one_request_per_acquire_or_release, alone(), Nodes::start(5), |nodes| {
     // The time-outs are long, so that the client asks no slow server twice.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.get_lock(fresh("counted"));
@@ -692,7 +692,7 @@ test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| 
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(a_split_vote_leaves_nothing_and_everyone_is_served, alone(), Nodes::start(5), |nodes| {
+test_on!(competing_redlock_clients_all_acquire_and_leave_no_grant, alone(), Nodes::start(5), |nodes| {
     let name = fresh("split");
     let inside = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -134,7 +134,7 @@ test_on!(a_busy_lock_waits_for_no_replica, Servers::start(1), |servers| {
     drop(held);
 });
 
-test_on!(handed_off_locks_are_on_the_replicas, Servers::start(1), |servers| {
+test_on!(a_lock_handed_over_locally_is_on_the_replica, Servers::start(1), |servers| {
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let replica = &servers.replicas[0];
     std::thread::scope(|scope| {

@@ -74,7 +74,7 @@ fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTre
     found
 }
 
-test_on!(a_moved_name_is_granted_once_its_old_node_frees_it, servers(3), |servers| {
+test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
     let slow = LockClient::builder()
@@ -333,7 +333,7 @@ test_on!(a_client_connects_without_one_node, servers(3), |mut servers| {
     }
 });
 
-test_on!(a_node_down_during_a_change_blocks_its_names, servers(3), |mut servers| {
+test_on!(a_node_down_during_a_ring_change_blocks_its_names, servers(3), |mut servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     let names = names(60);
@@ -406,7 +406,7 @@ test_on!(a_removed_node_is_no_longer_asked, servers(3), |mut servers| {
     assert!(held.check().is_err());
 });
 
-test_on!(an_emptied_node_accepts_only_the_current_ring, servers(3), |servers| {
+test_on!(an_emptied_ring_node_accepts_only_the_current_ring, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     quick.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_rule_names_existing_parts() {
+    fn every_path_rule_names_existing_check_parts() {
         for (paths, parts) in FILES.iter().chain(&[("", OF_ALL)]) {
             for part in parts.split(' ').filter(|part| !part.is_empty() && *part != "ALL") {
                 assert!(plan::is_part(part), "{paths}: {part}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_belongs_to_the_first_matching_rule() {
+    fn a_changed_file_follows_the_first_matching_path_rule() {
         assert_eq!(parts(&["src/stores/sql/mod.rs"]), "format stores architecture unit clippy timed");
         assert_eq!(parts(&["docs/using-from-async.md"]), "format architecture web");
         assert_eq!(parts(&["docs/stores.md", "README.md"]), "format architecture doc-tests");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_scripts_affect_all_parts_on_redis() {
+    fn a_changed_redis_script_selects_every_redis_check_part() {
         for part in OF_ALL.split(' ').chain(["topologies", "interop", "proof"]) {
             assert!(
                 parts(&["src/stores/redis/lua/lock.lua"]).split(' ').any(|named| named == part),

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parts_log_and_verdict_are_recorded() {
+    fn a_check_parts_log_and_result_are_recorded() {
         let Elsewhere(gate) = &Elsewhere::new("record");
         let work = |job: &Job<'_>| {
             let busy = "for ((turn = 0; turn < 400000; turn++)); do :; done; echo out; echo err >&2";
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_or_stderr_output_is_not_an_answer() {
+    fn only_a_successful_commands_stdout_is_its_answer() {
         let Elsewhere(gate) = &Elsewhere::new("asked");
         let work = |job: &Job<'_>| {
             let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));
@@ -408,14 +408,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_without_parts_takes_those_of_other_lanes() {
+    fn an_idle_lane_runs_waiting_parts_of_other_lanes() {
         let Elsewhere(gate) = &Elsewhere::new("helps");
         gate.lanes(&[(&["cli"], 1, false), (&["unit", "faults"], 1, true)], work_of);
         assert!(locked(&gate.outcomes).iter().all(|outcome| outcome.good));
     }
 
     #[test]
-    fn a_failed_part_does_not_stop_its_lane() {
+    fn the_check_parts_after_a_failed_one_still_run() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
         gate.lanes(&[(&["unit", "faults", "redis", "cli"], 2, false), (&["docs"], 1, true)], work_of);
         let (lines, failed) = table(&["unit", "faults", "redis", "cli", "docs"], &locked(&gate.outcomes));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn two_servers_in_parallel_get_half_the_threads_each() {
+    fn two_servers_tested_in_parallel_get_half_the_threads_each() {
         let Elsewhere(gate) = &Elsewhere::new("bounded");
         gate.set("LEASEHOLD_SERVERS", "one=/one:two=/two");
         gate.set("LEASEHOLD_THREADS", "8");
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_failed_and_unrun_parts() {
+    fn the_check_summary_counts_failed_and_unrun_parts() {
         let outcomes = [outcome("unit", true, 0), outcome("cli", false, 2), outcome("docs", true, 1)];
         let (lines, failed) = table(&["unit", "cli", "docs", "deny"], &outcomes);
         assert_eq!(failed, 2);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_run_of_a_repeated_part_counts() {
+    fn a_check_part_that_passes_when_repeated_counts_as_passed() {
         let outcomes = [outcome("unit", false, 0), outcome("unit", true, 0)];
         assert_eq!(table(&["unit"], &outcomes).1, 0);
     }

@@ -61,7 +61,7 @@ mod tests {
         a::b\n    c\n    a::b\n\ntest result: FAILED. 3 passed; 2 failed; 0 ignored\n";
 
     #[test]
-    fn a_run_without_a_test_fails() {
+    fn a_test_run_that_ran_no_test_fails() {
         assert!(ran_a_test("running 3 tests\ntest result: ok. 3 passed; 0 failed\n"));
         assert!(ran_a_test("test result: ok. 0 passed; 0 failed\ntest result: ok. 10 passed; 0 failed\n"));
         assert!(!ran_a_test("test result: ok. 0 passed; 0 failed; 9 filtered out\n"));

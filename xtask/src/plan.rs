@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_in_one_lane_or_named() {
+    fn every_check_part_is_in_exactly_one_lane_or_extra() {
         let listed: Vec<_> = full().chain(EXTRA.iter().copied()).collect();
         for (part, _) in PARTS {
             assert_eq!(listed.iter().filter(|name| *name == part).count(), 1, "{part}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn test_programs_are_built_before_the_parts_using_them() {
+    fn check_parts_that_run_tests_wait_for_the_build() {
         for part in crate::suites::SUITES.iter().map(|suite| suite.part) {
             assert!(needs_tests(part), "{part}");
         }

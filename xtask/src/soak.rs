@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soak_round_round_trips_through_its_line() {
+    fn a_soak_rounds_log_line_is_read_back_unchanged() {
         let one = round("faults", 61, "ok");
         assert_eq!(one.line(), "abc\t7\tfaults\t61\tok");
         assert_eq!(Round::read(&one.line()), Some(one));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soak_page_has_a_row_per_part() {
+    fn the_soak_page_has_one_row_for_each_part() {
         let rounds = [round("model", 100, "ok"), round("faults", 29, "FAILED"), round("model", 50, "ok")];
         let page = page(&rounds, "2026-01-02");
         let lines: Vec<_> = page.lines().filter(|line| line.starts_with("| `")).collect();

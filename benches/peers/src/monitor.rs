@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_undone() {
+    fn escape_sequences_in_monitor_lines_are_decoded() {
         assert_eq!(
             parse(br#""a\"b" "\x00\xff\n\\" """#),
             [b"a\"b".to_vec(), vec![0, 255, b'\n', b'\\'], vec![]]

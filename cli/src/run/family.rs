@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_line_names_parent_and_group() {
+    fn a_proc_stat_line_yields_parent_group_and_start() {
         let member = Member::read(71, ZOMBIE).unwrap();
         assert_eq!((member.parent, member.group, member.began), (1, 70, 5_976_714));
     }

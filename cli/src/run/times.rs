@@ -65,7 +65,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_window_ending_before_max_hold_counts_as_lost() {
+    fn a_hold_ending_well_before_max_hold_counts_as_lost() {
         let start = Moment::from_nanos(7);
         let ceiling = start.plus(10 * SECOND);
         assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
@@ -76,7 +76,7 @@ mod tests {
 
     /// docs/command-line.md promises this.
     #[test]
-    fn an_outage_may_last_nearly_half_the_lease() {
+    fn the_computed_outage_limit_is_nearly_half_the_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
         assert_eq!([2, 10, 30, 60].map(millis), [917, 5_076, 16_230, 33_900]);
         assert!((2..120).all(|lease| outlasts(lease * SECOND, None) > (lease * SECOND).mul_f64(0.45)));

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_request_is_refused() {
+    fn malformed_or_ambiguous_http_requests_are_refused() {
         for bad in [
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_the_text_before_the_first_colon() {
+    fn a_lock_names_group_is_the_text_before_a_colon() {
         let mut groups = Groups::default();
         assert_eq!(groups.of_name("orders:7:lines"), "orders");
         assert_eq!(groups.of_name("nightly-import"), OTHER);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_readings_give_the_same_end_of_run() {
+    fn repeated_listings_give_a_run_the_same_end_time() {
         let ago = Duration::from_secs(1000);
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);

@@ -141,7 +141,7 @@ fn a_loss_never_exits_with_0() {
 }
 
 #[test]
-fn a_strict_unknown_release_exits_with_80() {
+fn run_strict_exits_80_if_the_releases_outcome_is_unknown() {
     let server = Server::start();
     for (strict, code) in [(true, 80), (false, 0)] {
         let file = server.path(&format!("strict-{strict}"));
@@ -287,7 +287,7 @@ pub(crate) fn in_a_file() -> (tempfile::TempDir, impl Fn(&[&str]) -> Command) {
 }
 
 #[test]
-fn a_file_works_as_a_store() {
+fn run_and_elect_work_on_a_sqlite_file() {
     let (_dir, program) = in_a_file();
     let inner = env!("CARGO_BIN_EXE_leasehold");
     let run = |arguments: &[&str]| outcome(&mut program(arguments)).0;
@@ -349,7 +349,7 @@ fn completions_are_written() {
 }
 
 #[test]
-fn each_command_and_each_named_page_has_a_man_page() {
+fn every_command_and_every_cited_page_has_a_man_page() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("man");
     let (code, said) = outcome(&mut leasehold(&["man", "--to", to.to_str().unwrap()]));
@@ -382,7 +382,7 @@ fn each_command_and_each_named_page_has_a_man_page() {
 }
 
 #[test]
-fn help_groups_options_and_has_examples() {
+fn help_of_run_lists_options_under_headings_and_examples() {
     let (code, help) = outcome(&mut leasehold(&["help", "run"]));
     assert_eq!(code, 0);
     let usage = help.lines().find(|line| line.starts_with("Usage:"));
@@ -487,7 +487,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
 }
 
 #[test]
-fn the_demo_ends_with_holders_and_waiters() {
+fn the_demo_shows_holders_and_waiters_of_its_locks() {
     let Some(stock) = stock() else { return };
     let program = env!("CARGO_BIN_EXE_leasehold");
     let server = Server::start();

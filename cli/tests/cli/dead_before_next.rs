@@ -168,38 +168,38 @@ fn compare_all(fault: Fault) {
 }
 
 #[test]
-fn command_is_dead_before_next_when_supervisor_is_stopped() {
+fn command_dies_before_the_next_begins_if_leasehold_is_stopped() {
     compare_all(Fault::SupervisorStopped);
 }
 
 #[test]
-fn command_is_dead_before_next_when_supervisor_is_killed() {
+fn command_dies_before_the_next_begins_if_leasehold_is_killed() {
     compare_all(Fault::SupervisorKilled);
 }
 
 #[test]
-fn command_is_dead_before_next_when_both_are_stopped() {
+fn command_dies_before_the_next_begins_if_leasehold_processes_stop() {
     compare(Fault::BothStopped, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn command_is_dead_before_next_despite_a_stopped_helper() {
+fn command_dies_before_the_next_begins_despite_a_stopped_parent() {
     compare(Fault::HelperStoppedAndSupervisorKilled, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn command_is_dead_before_next_when_server_is_stopped() {
+fn command_dies_before_the_next_begins_if_redis_is_stopped() {
     compare_all(Fault::ServerStopped);
 }
 
 #[test]
-fn command_is_dead_soon_after_its_key_is_deleted() {
+fn command_dies_soon_after_its_locks_key_is_deleted() {
     compare_all(Fault::KeyDeleted);
 }
 
 /// The list must not show `exe`, the file from which the helper is started.
 #[test]
-fn process_lists_show_the_helper_as_leasehold() {
+fn the_commands_parent_process_is_named_leasehold() {
     let server = Server::start();
     let run = server.begin(&["run", "-q", "any", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();

@@ -139,7 +139,7 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
 }
 
 #[test]
-fn descendants_end_when_the_helper_is_killed() {
+fn descendants_end_when_the_commands_parent_is_killed() {
     let server = Server::start();
     for child in DESCENDANTS {
         let file = server.path(&format!("helped-{child:?}"));
@@ -237,7 +237,7 @@ fn a_missing_proc_mount_is_reported() {
 
 /// The server accepts connections and never answers.
 #[test]
-fn a_signal_at_once_ends_a_run_that_is_still_connecting() {
+fn a_signal_ends_a_run_that_is_still_connecting() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     for (sent, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1), (Signal::QUIT, 3)] {

@@ -307,7 +307,7 @@ fn a_silent_server_does_not_block_doctor() {
 }
 
 #[test]
-fn a_file_store_skips_server_checks() {
+fn doctor_skips_server_checks_for_a_sqlite_file() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
     let (code, findings) = doctor(&url, &[]);

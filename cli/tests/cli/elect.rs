@@ -21,7 +21,7 @@ fn came_after(server: &Server, first: &str, second: &str) {
 }
 
 #[test]
-fn the_next_command_begins_after_the_dead_leaders_end() {
+fn the_next_leaders_command_begins_after_the_dead_leaders_ends() {
     for strike in [Signal::KILL, Signal::STOP] {
         let server = Server::start();
         let first = candidate(&server, "first", &[]);
@@ -109,7 +109,7 @@ fn a_candidate_reads_its_password_again_when_it_is_refused() {
 }
 
 #[test]
-fn a_refused_candidate_rereads_the_default_file() {
+fn a_refused_candidate_rereads_the_default_url_file() {
     reads_again(|config| ("XDG_CONFIG_HOME", config.to_owned()));
 }
 

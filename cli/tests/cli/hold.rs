@@ -132,7 +132,7 @@ fn hold_started_through_another_program_needs_a_pid() {
 }
 
 #[test]
-fn the_keeper_closes_the_shells_pipes() {
+fn the_background_process_of_hold_closes_the_shells_pipes() {
     let server = Server::start();
     let mut other = Command::new("sleep").arg("40").spawn().unwrap();
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
@@ -173,7 +173,7 @@ fn text_of(server: &Server, file: &str) -> String {
 }
 
 #[test]
-fn the_shell_is_dead_before_the_next_begins() {
+fn the_shell_is_dead_before_the_next_holder_begins() {
     std::thread::scope(|scope| {
         for case in ["keeper stopped", "keeper killed", "server stopped"] {
             scope.spawn(move || is_dead_before_the_next(case));
@@ -229,7 +229,7 @@ fn a_shell_outlasts_the_first_lease_of_its_lock() {
 }
 
 #[test]
-fn a_killed_lookout_is_replaced() {
+fn the_process_that_ends_the_shell_is_replaced_if_killed() {
     let server = Server::start();
     let text = "leasehold --format json hold --lease 3s job >\"$DIR/held\" && sleep 60";
     let mut shell = Run::start(&mut script(&server, "bash", text));
@@ -255,7 +255,7 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 #[test]
-fn the_keeper_survives_signals_to_its_service() {
+fn the_background_process_of_hold_survives_term_hup_and_int() {
     let server = Server::start();
     let text = "leasehold --format json hold job >\"$DIR/held\" && exec sleep 60";
     let shell = Run::start(&mut script(&server, "bash", text));
@@ -317,7 +317,7 @@ fn words(pid: u32) -> String {
 }
 
 #[test]
-fn hold_and_release_exit_as_the_page_says() {
+fn hold_and_release_exit_with_their_documented_codes() {
     let server = Server::start();
     let code = |text: &str| {
         let (code, said) = outcome(&mut script(&server, "sh", &format!("{text} >\"$DIR/out\"; exit $?")));

@@ -69,7 +69,7 @@ fn only_the_leader_says_that_it_leads() {
 
 /// The command runs on after the stop, so only the clock tells the process that its leadership has ended.
 #[test]
-fn a_leader_that_was_stopped_does_not_claim_to_lead() {
+fn a_resumed_former_leader_answers_that_leadership_has_ended() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "first", "2s");
     let first = &tolerant.0;

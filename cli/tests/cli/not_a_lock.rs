@@ -6,7 +6,7 @@ use crate::world::{Server, eventually};
 const SECRET: &str = "Bearer-S3CR3T";
 
 #[test]
-fn keys_that_are_no_locks_are_left_alone() {
+fn no_command_shows_or_deletes_keys_that_are_no_locks() {
     let server = Server::start();
     server.ask(&["HSET", "cart:7", "item:S3CR3T", "2", "item:2", "1"]);
     server.ask(&["SET", "session:42", SECRET]);
@@ -40,7 +40,7 @@ fn keys_that_are_no_locks_are_left_alone() {
 }
 
 #[test]
-fn force_ends_javas_locks_and_foreign_token_locks() {
+fn force_ends_redissons_locks_and_other_programs_token_locks() {
     let server = Server::start();
     server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
     server.ends(&["force", "java", "--yes"], 0, "java was released by force");

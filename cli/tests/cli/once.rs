@@ -90,7 +90,7 @@ fn once_works_on_a_file_too() {
 }
 
 #[test]
-fn a_grace_longer_than_a_third_is_refused() {
+fn a_kill_grace_over_a_third_of_at_most_fails() {
     let server = Server::start();
     let with = |grace: &str| {
         let arguments = ["once", "job", "--at-least", "1s", "--at-most", "15s", "--kill-grace", grace, "--"];

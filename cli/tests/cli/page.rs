@@ -56,7 +56,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
 }
 
 #[test]
-fn watched_jobs_are_on_the_page() {
+fn jobs_named_by_the_job_option_are_on_the_page() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     for (name, code) in [("nightly", 0), ("weekly", 3)] {

@@ -92,7 +92,7 @@ fn no_process_has_a_password_among_its_arguments() {
 }
 
 #[test]
-fn no_keeper_has_a_password_among_its_arguments() {
+fn no_background_process_of_hold_has_a_password_argument() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", &format!("redis://user:{RIGHT}@"));

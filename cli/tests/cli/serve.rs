@@ -85,7 +85,7 @@ fn locks_beyond_ten_thousand_are_counted_but_not_listed() {
 }
 
 #[test]
-fn metrics_are_grouped_and_in_prometheus_format() {
+fn serve_labels_metrics_by_name_group_in_prometheus_format() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 7);
     make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no expiry
@@ -134,7 +134,7 @@ fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn metrics_are_split_by_use() {
+fn metrics_of_serve_tell_leaders_permits_and_locks_apart() {
     let server = Server::start();
     let uses: [&[&str]; 7] = [
         &["elect", "scheduler"],
@@ -235,7 +235,7 @@ fn unknown_paths_and_changing_methods_are_refused() {
 }
 
 #[test]
-fn a_foreign_host_is_refused() {
+fn requests_with_another_host_header_are_refused() {
     let server = Server::start();
     let arguments = ["--format", "json", "serve", "--listen", "127.0.0.1:0", "--host", "Locks.example.com"];
     let site = Site::with(&mut server.leasehold(&arguments));

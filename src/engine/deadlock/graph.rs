@@ -134,7 +134,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn all_members_choose_the_same_youngest_wait() {
+    fn all_clients_of_a_deadlock_choose_the_same_youngest_wait() {
         let mut clients = [ClientId::random(), ClientId::random()];
         clients.sort_by_key(|client| client.as_u128());
         let [low, high] = clients;
@@ -178,7 +178,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_running_holder_is_no_part_of_a_cycle() {
+    fn a_holder_that_does_not_wait_is_in_no_cycle() {
         let client = ClientId::random();
         let mut view = Crossed(client);
         let ring = ring_of(&mut view, &link(client, 1, 0, false).wait).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cycle_counts_after_a_second() {
+    fn a_deadlock_is_reported_after_lasting_a_second() {
         let mut finder = Finder::new(&crate::LockClient::in_memory().get_lock("a").engine.core);
         let (begun, key): (Moment, RingKey) = (finder.core.clock.now(), vec![(7, 1), (8, 2)]);
         let almost = SEEN_FOR.saturating_sub(Duration::from_millis(1));

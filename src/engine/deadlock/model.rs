@@ -422,7 +422,7 @@ fn search_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
 }
 
 #[test]
-fn exactly_the_real_cycles_are_reported() {
+fn lasting_deadlocks_are_reported_and_no_false_ones() {
     let mut all = (0, 0);
     for (members, waiting) in [(2, 1), (2, 2), (3, 2), (3, 3)] {
         for (before, during) in [(0, 3), (1, 2), (2, 1)] {
@@ -456,7 +456,7 @@ fn a_granted_wait_is_not_part_of_a_cycle() {
 }
 
 #[test]
-fn fewer_or_faster_readings_would_report_false_cycles() {
+fn reading_clients_once_or_without_pause_reports_false_deadlocks() {
     let one_reading = search_all(&[chain(3, 2, Fault::OneReading)], 3);
     assert!(one_reading.2.is_some(), "{} looks", one_reading.0);
     let at_once = search_all(&after(chain(2, 2, Fault::NoPause), 1), 2);

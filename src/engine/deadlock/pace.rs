@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn due_searches_are_ordered_by_priority() {
+    fn deadlock_searches_confirm_cycles_first_then_search_new_waits() {
         let (mut pace, at) = (Pace::default(), |second: u64| Moment::from_nanos(second * 1_000_000_000));
         pace.keep(&[1, 2, 3], at(0));
         pace.searched(1, false, true, at(1));

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_for_a_reader_of_its_own_client() {
+    fn a_deadlock_through_the_same_clients_reader_is_found() {
         let reads = |client| {
             let mut stuck = crossed(client);
             stuck.waits[0].shown.published.as_mut().unwrap().kind = Kind::Write.label().to_owned();

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timer_wakes_when_the_first_hold_is_due() {
+    fn the_timer_wakes_at_the_earliest_check_of_any_hold() {
         let local = local();
         let locks = Arc::clone(&local.locks);
         let first = || locks.timer_table.lock().first().map(|(at, _)| at);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holds_recall_subscription_ends_with_the_hold() {
+    fn a_recall_subscription_ends_with_its_hold_unless_kept() {
         for keeps_recalls in [false, true] {
             let local = local();
             let hold = entered(&local);

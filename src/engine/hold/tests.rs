@@ -120,7 +120,7 @@ fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
 }
 
 #[test]
-fn unlock_caches_only_if_the_current_use_asks() {
+fn unlock_caches_a_hold_only_if_the_last_acquire_allowed() {
     let hold = hold_by(cached());
     let now = hold.since();
     assert_eq!([false, true].map(|is_dropped| can_be_cached(&hold, is_dropped)), [Some(true), Some(true)]);
@@ -131,7 +131,7 @@ fn unlock_caches_only_if_the_current_use_asks() {
 }
 
 #[test]
-fn a_confirmation_after_the_window_does_not_count() {
+fn a_renewal_confirmed_after_the_window_is_ignored() {
     let clock = ManualClock::new();
     let hold = hold(Lease::Fixed(LEASE), clock.now());
     clock.advance(LEASE * 99 / 100);
@@ -167,7 +167,7 @@ fn of_thread(mark: &Arc<ThreadMarker>) -> Arc<Hold> {
 }
 
 #[test]
-fn a_number_to_retire_is_used_until_the_release() {
+fn a_thread_changes_its_doubtful_owner_number_at_the_release() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     hold.retire_owner_on_end();
@@ -184,7 +184,7 @@ fn a_number_to_retire_is_used_until_the_release() {
 }
 
 #[test]
-fn a_release_during_a_renewal_retires_the_owner_number() {
+fn a_release_during_a_renewal_changes_the_threads_owner_number() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
@@ -202,7 +202,7 @@ fn a_release_during_a_renewal_retires_the_owner_number() {
 
 /// Each kind of loss retires the number, also an expiry that a check of the clock found.
 #[test]
-fn a_lost_hold_retires_its_number() {
+fn a_lost_hold_gives_its_thread_a_new_owner_number() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
     for reason in [LossReason::Expired, LossReason::Gone, LossReason::HeldTooLong] {
         let (hold, number) = (of_thread(&mark), mark.number());
@@ -219,7 +219,7 @@ fn a_lost_hold_retires_its_number() {
 
 /// The thread may hold locks of other clients under its number, so a shutdown must not retire it.
 #[test]
-fn a_client_shutdown_retires_only_numbers_in_doubt() {
+fn a_shutdown_changes_only_owner_numbers_with_unanswered_requests() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.lose(LossReason::ShutDown, hold.since(), &reporter));
@@ -231,7 +231,7 @@ fn a_client_shutdown_retires_only_numbers_in_doubt() {
 }
 
 #[test]
-fn a_releasing_hold_does_not_expire() {
+fn a_hold_being_released_is_not_reported_as_expired() {
     let hold = hold(Lease::Renewed, ManualClock::new().now());
     let reporter = Reporter::new(None);
     assert!(hold.begin_return());
@@ -241,7 +241,7 @@ fn a_releasing_hold_does_not_expire() {
 }
 
 #[test]
-fn a_hold_is_renewed_while_a_renewed_level_is_open() {
+fn a_hold_is_renewed_while_any_reentry_asks_for_renewal() {
     let hold = hold(Lease::Fixed(LEASE), ManualClock::new().now());
     assert!(!hold.is_renewed());
     let inner = hold.add_level(Lease::Renewed);
@@ -254,7 +254,7 @@ fn a_hold_is_renewed_while_a_renewed_level_is_open() {
 }
 
 #[test]
-fn a_settled_group_hold_is_not_renewed() {
+fn a_multi_locks_explicitly_leased_hold_is_not_renewed() {
     let start = ManualClock::new().now();
     let short = LEASE / 30;
     let cached = hold(Lease::Kept(short), start);
@@ -270,7 +270,7 @@ fn a_settled_group_hold_is_not_renewed() {
 
 /// If each end took time by the number of levels, this would take many minutes.
 #[test]
-fn many_levels_end_quickly_in_either_order() {
+fn many_reentries_end_quickly_in_either_order() {
     const LEVELS: usize = 200_000;
     let deadline = Clock::System.after(LEASE);
     let hold = hold(Lease::Renewed, ManualClock::new().now());
@@ -286,7 +286,7 @@ fn many_levels_end_quickly_in_either_order() {
 }
 
 #[test]
-fn short_leased_levels_do_not_put_off_the_renewal() {
+fn reentries_with_short_leases_do_not_postpone_the_renewal() {
     let start = ManualClock::new().now().plus(LEASE);
     let hold = hold(Lease::Renewed, start);
     let due = hold.due();
@@ -299,7 +299,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
 
 /// Readers share one key in the store, and another reader may have shortened the key's time to live.
 #[test]
-fn a_read_hold_is_renewed_for_its_longest_level() {
+fn a_read_hold_is_renewed_for_its_longest_reentrys_lease() {
     let start = ManualClock::new().now();
     let hold = reading(Lease::Renewed, start);
     let third = start.plus(LEASE / 3);
@@ -317,7 +317,7 @@ fn a_read_hold_is_renewed_for_its_longest_level() {
 }
 
 #[test]
-fn an_overdue_renewal_puts_a_hold_at_risk() {
+fn a_failed_or_overdue_renewal_is_shown_as_at_risk() {
     let (start, hold) = held(Lease::Renewed);
     assert_eq!(hold.standing(start), Standing::Held);
     hold.note_failed_renewal();
@@ -328,7 +328,7 @@ fn an_overdue_renewal_puts_a_hold_at_risk() {
 }
 
 #[test]
-fn an_unrenewed_read_hold_keeps_its_own_end() {
+fn an_explicitly_leased_read_hold_is_not_prolonged_by_renewals() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
@@ -343,7 +343,7 @@ fn an_unrenewed_read_hold_keeps_its_own_end() {
 }
 
 #[test]
-fn a_late_loss_listener_hears_of_the_release() {
+fn a_loss_channel_opened_after_the_release_is_closed() {
     let start = ManualClock::new().now();
     let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
     let before = hold.loss_channel();
@@ -369,7 +369,7 @@ impl Bound for Session {
 
 /// A hold with, for example, a listener or a request in doubt is not cached: the next use would inherit that.
 #[test]
-fn a_hold_is_cached_after_its_whole_use() {
+fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
     let hold = || hold_by(cached());
     let is_cached = |change: &dyn Fn(&Hold)| {
         let hold = hold();
@@ -392,7 +392,7 @@ fn a_hold_is_cached_after_its_whole_use() {
 }
 
 #[test]
-fn a_hold_with_a_doubtful_number_is_not_cached() {
+fn a_hold_after_an_unanswered_request_is_not_cached() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is on its way concerns no other hold");
@@ -405,7 +405,7 @@ fn a_hold_with_a_doubtful_number_is_not_cached() {
 }
 
 #[test]
-fn a_reused_holds_use_counts_from_its_call() {
+fn a_reused_cached_hold_counts_as_acquired_at_the_reuse() {
     let start = ManualClock::new().now();
     let hold = hold_by(Hold { since: AtomicU64::new(start.nanos()), ..cached() });
     begin_again(&hold, start.plus(LEASE / 2), true);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_marked_once_its_recalls_can_be_heard() {
+    fn a_hold_asks_the_store_to_report_waiters_once_subscribed() {
         let mut world = World::new();
         assert_eq!(world.due_in(), EVERY, "or else with the first check");
         world.recalls = Some(7);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_brings_the_check_forward() {
+    fn a_waiters_message_brings_the_next_contention_check_forward() {
         let mut world = World::new();
         world.recalls = Some(7);
         world.checked(CachedCheck::Unmarked);

@@ -7,7 +7,7 @@ use crate::engine::hold::LocalLock;
 /// Threads drop guards and reuse the hold within time slices, while other calls interfere and time passes.
 /// One thread at a time has the lock, and each thread gets it.
 #[test]
-fn caching_for_a_slice_strands_nobody() {
+fn caching_for_milliseconds_leaves_no_waiter_asleep() {
     for (threads_each, trouble) in [(1, 0), (2, 1)] {
         check(move || turns(threads_each, trouble));
     }
@@ -105,7 +105,7 @@ impl Client {
 /// has the lock. Time stands still, so a recall alone must free the cached hold; time passes only if
 /// requests, answers and recalls may get lost.
 #[test]
-fn caching_until_a_recall_strands_nobody() {
+fn caching_until_a_recall_leaves_no_waiter_asleep() {
     for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {
         check(move || until_recall(threads_each, trouble));
     }
@@ -134,7 +134,7 @@ fn no_thread_waits_for_its_clients_cached_hold() {
 
 /// As above, but other clients are in the wait queue, so that holds are also cached for time slices.
 #[test]
-fn both_kinds_of_caching_strand_nobody() {
+fn caching_beside_a_wait_queue_leaves_no_waiter_asleep() {
     for threads_each in [1, 2] {
         check(move || {
             let exchange = Exchange { has_queue: true, ..Exchange::default() };

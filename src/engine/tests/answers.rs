@@ -26,7 +26,7 @@ fn an_expired_lock_is_not_reported_as_released() {
 }
 
 #[test]
-fn a_doubtful_request_is_cleaned_up_until_harmless() {
+fn an_unanswered_attempt_that_arrives_late_is_undone() {
     let (store, clock, engine, name) = standing(scripted());
     store.attempts.say(in_doubt);
     let number = ThreadMarker::current().number();
@@ -100,7 +100,7 @@ fn a_grant_near_its_end_is_no_hold() {
 /// A waiter repeats a request that failed for a passing reason until `retry_timeout` has passed; other
 /// failures end the wait at once.
 #[test]
-fn only_passing_failures_are_retried() {
+fn only_temporary_failures_are_retried_until_the_retry_timeout() {
     let retry_timeout = Duration::from_millis(300);
     let failing = |kind| {
         let store = Arc::new(scripted());
@@ -203,7 +203,7 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
 }
 
 #[test]
-fn a_refused_hand_off_becomes_a_plain_release() {
+fn an_unlock_whose_hand_off_is_refused_releases_the_lock() {
     let (store, engine, name) = running(notifying());
     store.handoffs.say(refused);
     let mine = lock(&engine, &name);
@@ -274,7 +274,7 @@ fn a_client_that_just_released_lets_others_go_first() {
 }
 
 #[test]
-fn local_hand_offs_are_limited() {
+fn the_number_of_successive_local_hand_offs_is_limited() {
     let (_store, clock, engine, name) = standing(scripted());
     let mine = lock(&engine, &name);
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
@@ -350,7 +350,7 @@ fn a_renewal_during_a_release_reports_no_loss() {
 }
 
 #[test]
-fn the_store_learns_of_holds_ended_during_renewals() {
+fn the_store_learns_which_holds_ended_during_a_renewal() {
     let (store, clock, engine, name) = standing(Scripted { is_several: true, ..scripted() });
     let mine = lock(&engine, &name);
     clock.advance(engine.options.lease / 2);
@@ -366,7 +366,7 @@ fn the_store_learns_of_holds_ended_during_renewals() {
 }
 
 #[test]
-fn a_dropped_release_that_finds_nothing_is_a_loss() {
+fn a_dropped_guard_whose_lock_is_gone_reports_a_loss() {
     let (store, engine, name) = running(scripted());
     let mine = lock(&engine, &name);
     let lost = mine.hold.loss_channel();
@@ -377,7 +377,7 @@ fn a_dropped_release_that_finds_nothing_is_a_loss() {
 }
 
 #[test]
-fn a_clean_up_ends_before_the_next_renewal() {
+fn undoing_a_request_ends_before_the_next_renewal_is_due() {
     let lease = Duration::from_secs(3);
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -436,7 +436,7 @@ fn a_paused_client_revives_no_expired_hold() {
 }
 
 #[test]
-fn a_groups_lease_counts_from_the_request() {
+fn a_multi_locks_lease_starts_at_the_request() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let mine = acquire(&engine, &name, ONCE, Lease::Fixed(second * 10)).unwrap().unwrap();
@@ -486,7 +486,7 @@ fn each_outage_gets_the_full_retry_time() {
 
 /// A try has not waited, so its failure does not begin the retry time of waiters.
 #[test]
-fn a_failed_try_does_not_start_waiters_retry_time() {
+fn a_failed_try_does_not_use_up_waiters_retry_timeout() {
     let (store, clock, engine, name) = standing(scripted());
     let local = engine.registry.local(Kind::Mutex, &name);
     let place = local.join(false); // as a waiter
@@ -501,7 +501,7 @@ fn a_failed_try_does_not_start_waiters_retry_time() {
 
 /// The repeated request may reach the store when the thread has its next hold.
 #[test]
-fn a_repeated_request_retires_the_holds_owner_number() {
+fn a_repeated_request_changes_the_threads_owner_number() {
     let (store, engine, name) = running(scripted());
     let number = || ThreadMarker::current().number();
     let before = number();
@@ -523,7 +523,7 @@ fn a_repeated_request_retires_the_holds_owner_number() {
 
 /// A store recognizes a repeated release without a lease for some minutes only.
 #[test]
-fn a_doubtful_endless_release_goes_to_the_watchdog() {
+fn an_unanswered_permit_release_returns_an_unknown_outcome() {
     let (store, engine, name) = running(scripted());
     store.attempts.say(granted);
     let held = acquire_as(Kind::Semaphore, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -534,7 +534,7 @@ fn a_doubtful_endless_release_goes_to_the_watchdog() {
 }
 
 #[test]
-fn a_failed_release_retires_its_number() {
+fn a_failed_release_changes_the_threads_owner_number() {
     let (store, _clock, engine, name) = standing(scripted());
     store.releases.always(refused);
     engine.ends_badly();
@@ -545,7 +545,7 @@ fn a_failed_release_retires_its_number() {
 }
 
 #[test]
-fn the_store_cannot_invent_a_threads_hold() {
+fn hold_count_reports_the_clients_count_not_the_stores() {
     let (store, _clock, engine, name) = standing(scripted());
     store.releases.always(refused);
     engine.ends_badly();
@@ -564,7 +564,7 @@ fn the_store_cannot_invent_a_threads_hold() {
 }
 
 #[test]
-fn a_failed_renewal_puts_a_hold_at_risk() {
+fn a_hold_is_at_risk_between_failed_and_repeated_renewal() {
     let (store, clock, engine, name) = standing(scripted());
     let mine = lock(&engine, &name);
     engine.stand_still(true);
@@ -594,7 +594,7 @@ fn a_renewals_loss_wakes_local_waiters() {
 }
 
 #[test]
-fn clean_ups_of_an_unanswered_request_back_off() {
+fn attempts_to_undo_an_unanswered_request_become_rarer() {
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
     let minute = Duration::from_secs(60);
@@ -608,7 +608,7 @@ fn clean_ups_of_an_unanswered_request_back_off() {
 
 /// A late request can affect only the lock that was lost, so a grant of another lock counts.
 #[test]
-fn a_try_survives_the_loss_of_an_older_hold() {
+fn only_another_plain_locks_grant_counts_during_a_loss() {
     let (store, engine, name) = running(scripted());
     let other = named("b");
     let reporter = Arc::clone(&engine.reporter);
@@ -636,7 +636,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
 
 /// So many numbers are retired afterwards that the list of the lock has no room for the first one.
 #[test]
-fn a_retired_number_stays_retired_after_many_others() {
+fn a_grant_under_an_old_barred_owner_number_is_released() {
     let (store, engine, name) = running(scripted());
     let (local, thread) = (engine.registry.local(Kind::Mutex, &name), ThreadMarker::current());
     let asked = Arc::clone(&local);

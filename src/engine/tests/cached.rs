@@ -75,7 +75,7 @@ impl CachingClient {
 }
 
 #[test]
-fn an_unanswered_check_changes_nothing() {
+fn an_unanswered_check_for_waiters_keeps_the_cached_hold() {
     let client = CachingClient::begin();
     let (used, number) = (client.used(&named("a")), ThreadMarker::current().number());
     client.store.checks.say(in_doubt);
@@ -89,7 +89,7 @@ fn an_unanswered_check_changes_nothing() {
 }
 
 #[test]
-fn an_idle_hold_is_released_without_check_answers() {
+fn an_unused_cached_hold_is_released_though_checks_go_unanswered() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.store.checks.always(in_doubt);
@@ -137,7 +137,7 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
 }
 
 #[test]
-fn an_unused_lock_is_remembered_for_a_second() {
+fn the_client_keeps_an_unused_locks_state_for_a_second() {
     let (registry, at) = (Registry::default(), |ms| Moment::from_nanos(0).plus(MS * ms));
     let remember = |name, now| registry.remember(&registry.local(Kind::Mutex, &named(name)), at(now));
     let is_known = |name| registry.found(Kind::Mutex, &named(name)).is_some();
@@ -156,7 +156,7 @@ fn an_unused_lock_is_remembered_for_a_second() {
 }
 
 #[test]
-fn a_check_may_end_or_release_the_hold() {
+fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
     let client = CachingClient::begin();
     let used = client.used(&named("a"));
     client.store.forget();
@@ -201,7 +201,7 @@ fn many_slow_releases_leave_no_hold() {
 }
 
 #[test]
-fn each_round_checks_all_holds() {
+fn one_round_of_checks_covers_every_cached_hold() {
     let client = CachingClient::begin();
     let _values = client.cache_many(CHUNK + 1);
     client.clock.advance(MS * 60);
@@ -210,7 +210,7 @@ fn each_round_checks_all_holds() {
 }
 
 #[test]
-fn a_check_that_finds_no_lock_is_not_a_recall() {
+fn checks_that_find_the_lock_gone_do_not_pause_caching() {
     let client = CachingClient::begin();
     for is_used in [false, true, true] {
         let used = client.used(&named("a"));
@@ -240,7 +240,7 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
 }
 
 #[test]
-fn a_lock_without_audible_recalls_is_not_cached() {
+fn a_lock_whose_subscription_is_down_is_not_cached() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.clock.advance(RULES.unused);
@@ -331,7 +331,7 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
 
 /// One round of the cache thread, with an ending thread and a hold to be checked.
 #[test]
-fn an_ending_thread_waits_for_no_check() {
+fn an_ending_thread_does_not_wait_for_a_cache_check() {
     let (store, clock) = (Arc::new(Scripted { caches: true, ..scripted() }), ManualClock::new());
     let (open, reporter) = (Arc::<Scripted>::clone(&store) as Arc<dyn Store>, Arc::new(Reporter::new(None)));
     let (core, _parkers) = Core::new(Options::default(), Clock::Manual(clock.clone()), open.into(), reporter);
@@ -356,7 +356,7 @@ fn an_ending_thread_waits_for_no_check() {
 }
 
 #[test]
-fn a_hold_is_registered_for_recalls_before_the_client_subscribes() {
+fn is_contended_registers_its_hold_before_subscribing() {
     let (keeps, name) = (CachingClient::begin(), named("a"));
     let held = lock(&keeps.engine, &name);
     let (told, is_told) = bounded(1);

@@ -27,7 +27,7 @@ fn an_unsupported_name_is_refused_after_connecting() {
 }
 
 #[test]
-fn a_late_store_reports_its_sessions() {
+fn a_store_that_opens_after_the_shutdown_is_closed() {
     let store = Arc::new(Scripted { has_sessions: true, ..scripted() });
     let (odd, (opening, is_opening), (go_on, may_open)) = (Arc::clone(&store), bounded(1), bounded::<()>(1));
     let engine = opened_by(move || {

@@ -11,7 +11,7 @@ use crate::park::take_time;
 use crate::seam::ListensFor;
 
 #[test]
-fn a_writer_with_a_retired_number_may_not_read() {
+fn a_writer_whose_owner_number_changed_may_not_read() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -95,7 +95,7 @@ fn a_panicking_next_owner_frees_the_lock() {
 }
 
 #[test]
-fn a_lock_lost_before_a_hand_off_is_reported() {
+fn a_hand_off_of_a_lost_lock_reports_the_loss() {
     let (store, engine, name) = running(notifying());
     let mine = lock(&engine, &name);
     let lost = mine.hold.loss_channel();
@@ -109,7 +109,7 @@ fn a_lock_lost_before_a_hand_off_is_reported() {
 }
 
 #[test]
-fn a_groups_unanswered_releases_cost_one_timeout() {
+fn a_multi_locks_unanswered_releases_share_one_retry_timeout() {
     let patience = Duration::from_secs(3_600);
     let options = Options { retry_timeout: patience, ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -137,7 +137,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
 }
 
 #[test]
-fn an_overdue_shutdown_does_not_ask_again() {
+fn a_shutdown_past_its_timeout_sends_no_further_request() {
     let (store, clock, engine, name) = standing(scripted());
     let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
@@ -152,7 +152,7 @@ fn an_overdue_shutdown_does_not_ask_again() {
 
 /// The store may carry out the attempt after a clean-up that found nothing, or that was refused.
 #[test]
-fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
+fn an_unanswered_attempt_is_undone_until_its_lease_ends() {
     for refuses in [false, true] {
         let (store, clock, engine, name) = standing(scripted());
         if refuses {
@@ -228,7 +228,7 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
 /// No thread waits for a thread whose guard was dropped, even if the release takes longer than the thread's
 /// next wait; nor for a waiter whose hold is entered, but which has not left the queue.
 #[test]
-fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
+fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
     let (_store, engine, name) = running(scripted());
     let held = acquire(&engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     let awaited = named("b");
@@ -325,7 +325,7 @@ fn observers_see_a_grant_after_its_hold_exists() {
 
 /// A reader that lets writers go first has no place in the store's queue, so it has none to leave.
 #[test]
-fn only_turn_taking_readers_leave_a_queue_place() {
+fn only_readers_without_writers_first_queue_in_the_store() {
     for writers_first in [false, true] {
         let store = MemoryStore::new();
         let [client, other] = [(); 2].map(|()| crate::LockClient::in_memory_with(&store));
@@ -374,7 +374,7 @@ fn an_expired_leaked_guard_leaves_no_hold() {
 
 /// The grant to the other thread took the client out of the wait queue, so the waiter must ask again.
 #[test]
-fn a_large_request_is_repeated_after_anothers_grant() {
+fn a_waiter_for_many_permits_asks_again_after_anothers_grant() {
     let channel = Arc::new(Channel::new("a", true));
     let (store, _clock, engine, name) =
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
@@ -410,7 +410,7 @@ fn a_large_request_is_repeated_after_anothers_grant() {
 
 /// This store cannot hand off. The release takes long, and meanwhile the waiter may leave.
 #[test]
-fn a_waiter_that_is_not_handed_the_lock_may_leave() {
+fn an_interrupted_waiter_leaves_during_a_release_without_hand_off() {
     let (store, engine, name) = running(scripted());
     let interrupt = Interrupt::new();
     let mine = lock(&engine, &name);
@@ -430,7 +430,7 @@ fn a_waiter_that_is_not_handed_the_lock_may_leave() {
 
 /// The watchdog must remove the wait from the client's entry.
 #[test]
-fn the_end_of_a_published_wait_is_noted() {
+fn the_end_of_a_wait_makes_a_directory_write_due() {
     let (store, engine, name) = running(scripted());
     let interrupt = Interrupt::new();
     let lease = Duration::from_secs(30);
@@ -456,7 +456,7 @@ fn the_end_of_a_published_wait_is_noted() {
 }
 
 #[test]
-fn expired_holds_are_not_sampled_for_renewal() {
+fn expired_holds_are_not_chosen_for_renewal() {
     let (_store, clock, engine, name) = standing(scripted());
     let held = lock(&engine, &name);
     assert_eq!(engine.registry.renewed(clock.now()).len(), 1);
@@ -465,7 +465,7 @@ fn expired_holds_are_not_sampled_for_renewal() {
 
 /// Slow clean-ups are always due. The watchdog must still search for deadlocks and write the entry.
 #[test]
-fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
+fn undoing_slow_requests_leaves_time_for_renewals_and_deadlock_searches() {
     let lease = Duration::from_secs(9);
     let options = Options { lease, ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, Scripted { has_directory: true, ..scripted() });

@@ -64,7 +64,7 @@ impl InSlice {
 }
 
 #[test]
-fn a_returning_thread_needs_no_request_in_its_slice() {
+fn reacquiring_a_cached_lock_within_milliseconds_sends_no_request() {
     let turn = InSlice::begin();
     let (attempts, grants) = (turn.attempts(), turn.engine.stats().grants);
     turn.drop_guard();
@@ -83,7 +83,7 @@ fn a_returning_thread_needs_no_request_in_its_slice() {
 }
 
 #[test]
-fn a_cached_hold_belongs_to_no_thread() {
+fn unlock_of_an_unused_cached_hold_says_not_held() {
     let turn = InSlice::ended();
     assert!(turn.engine.own_hold(&turn.local).is_none());
     assert_eq!((turn.engine.stats().holds, turn.engine.registry.uses(9, turn.clock.now()).0.len()), (0, 0));
@@ -112,7 +112,7 @@ fn a_call_with_another_lease_releases_the_cached_hold_first() {
 }
 
 #[test]
-fn a_question_releases_the_cached_hold_first() {
+fn is_locked_and_force_unlock_release_the_cached_hold_first() {
     let turn = InSlice::ended();
     turn.engine.inspect("is_locked", Kind::Mutex, &turn.name).unwrap();
     assert!(turn.is_free());
@@ -143,7 +143,7 @@ fn a_hold_lost_while_cached_is_not_used_again() {
 }
 
 #[test]
-fn a_release_by_another_thread_changes_the_number() {
+fn a_reacquisition_during_a_cached_release_uses_another_owner_number() {
     let turn = InSlice::ended();
     let number = ThreadMarker::current().number();
     // The release has begun, but is not sent yet.
@@ -163,7 +163,7 @@ fn a_release_by_another_thread_changes_the_number() {
 }
 
 #[test]
-fn a_lost_hold_leaves_the_cached_one() {
+fn dropping_a_lost_guard_keeps_the_next_cached_hold() {
     let turn = InSlice::begin();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     turn.store.forget();
@@ -177,7 +177,7 @@ fn a_lost_hold_leaves_the_cached_one() {
 }
 
 #[test]
-fn a_try_finds_a_cached_hold_free() {
+fn a_try_of_any_local_thread_gets_a_cached_lock() {
     let turn = InSlice::ended();
     thread::scope(|scope| {
         let tries = || acquire(&turn.engine, &turn.name, ONCE, Lease::Renewed).unwrap().is_some();
@@ -190,7 +190,7 @@ fn a_try_finds_a_cached_hold_free() {
 }
 
 #[test]
-fn a_local_waiter_gets_an_unused_slice() {
+fn a_local_waiter_gets_a_cached_hold_left_unused() {
     let turn = InSlice::begin();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -207,7 +207,7 @@ fn a_local_waiter_gets_an_unused_slice() {
 }
 
 #[test]
-fn a_handle_without_time_slices_caches_nothing() {
+fn a_handle_without_caching_neither_uses_nor_leaves_cached_holds() {
     let turn = InSlice::ended();
     let config = LockConfig { no_time_slices: true, ..LockConfig::default() };
     let attempts = turn.attempts();
@@ -221,7 +221,7 @@ fn a_handle_without_time_slices_caches_nothing() {
 /// For the store, all tasks of a thread are one owner. For the client each task is its own.
 #[cfg(feature = "tokio")]
 #[test]
-fn another_task_gets_a_lock_of_its_own() {
+fn a_task_does_not_reuse_another_tasks_cached_hold() {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
         let turn = tokio::spawn(async { InSlice::ended() }).await.unwrap();
         assert!(!turn.is_free());
@@ -236,7 +236,7 @@ fn another_task_gets_a_lock_of_its_own() {
 
 /// Observers hear of a cached hold's end when its guard is dropped, otherwise when the hold is released.
 #[test]
-fn a_conditions_wait_an_ended_slice_or_a_shutdown_caches_nothing() {
+fn condition_waits_shutdowns_and_passed_time_leave_no_cached_hold() {
     let ends: [fn(&InSlice); 3] = [
         |turn| turn.engine.end_all_levels("wait", &turn.guard.hold).unwrap(),
         |turn| {
@@ -256,7 +256,7 @@ fn a_conditions_wait_an_ended_slice_or_a_shutdown_caches_nothing() {
 }
 
 #[test]
-fn a_slice_ends_despite_local_waiters() {
+fn unlock_ends_the_time_for_caching_despite_local_waiters() {
     let turn = InSlice::begin();
     let _spins = turn.local.join(true);
     release(&turn.engine, &turn.guard).unwrap();

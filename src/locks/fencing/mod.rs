@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_takes_only_a_column_and_a_parameter() {
+    fn sql_condition_accepts_only_a_column_and_a_parameter() {
         for column in [
             "fence",
             "stock.fence",

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn old_versions_are_recognised() {
+    fn etcd_versions_that_may_revoke_leases_early_are_recognised() {
         for old in ["3.4.0", "3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.3.27", "2.3.8"] {
             assert!(may_revoke(Some(old)), "{old}");
         }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_holds_that_last_are_watched() {
+    fn only_holds_that_last_some_time_are_watched_for_revocation() {
         let mut holds = Holds::default();
         holds.add("lasts".to_owned(), 1, now());
         let _lasts = holds.end("lasts").unwrap();

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_head_is_refused() {
+    fn an_http_response_head_beyond_its_limit_is_refused() {
         let line = vec![b'x'; LONGEST_HEAD + PIECE].leak();
         let headers = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MOST_HEADERS + 1)).leak();
         for answer in [&*line, headers.as_bytes()] {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dripping_head_is_parsed_once_a_line() {
+    fn an_http_head_arriving_bytewise_is_parsed_once_a_line() {
         let mut connection = connection(b"\r\n");
         connection.buffer.extend_from_slice(b"one\r\ntwo\r");
         let parses = std::cell::Cell::new(0);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_late_can_be_asked_for_again() {
+    fn reading_a_chunk_can_continue_after_a_timeout() {
         let mut connection = connection(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab");
         assert!(connection.receive_begun(deadline()).unwrap().is_none());
         let late = connection.chunk(Clock::System.now()).err().unwrap();

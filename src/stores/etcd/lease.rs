@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_from_its_last_request() {
+    fn an_etcd_leases_time_starts_at_its_last_confirmed_request() {
         let leases = Leases::default();
         let (asked, earlier) = (Clock::System.now(), Clock::System.now().minus(Duration::from_secs(5)));
         leases.lend(lease(1, 31, earlier));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_in_doubt_is_not_reused() {
+    fn an_etcd_lease_is_reused_only_after_its_return() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(!leases.returned(1), "a lease of which nothing is known");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_lease_discards_all_idle_ones() {
+    fn after_a_lost_lease_no_idle_etcd_lease_is_reused() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(leases.keep_idle(lease(1, 31, now)) && leases.keep_idle(lease(2, 31, now)));

@@ -303,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_value_is_a_wrong_type_error() {
+    fn another_programs_value_is_a_wrong_type_error() {
         for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
             assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
         }
     }
 
     #[test]
-    fn malformed_key_lines_have_no_name() {
+    fn a_malformed_etcd_key_yields_no_lock_name() {
         for written in ["", "%clients", "%", "a%2", "a/b", "%2f"] {
             assert_eq!(name_of(written), None, "{written}");
         }

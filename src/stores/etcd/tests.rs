@@ -197,7 +197,7 @@ fn an_expired_earlier_key_does_not_count_as_a_hold() {
 
 /// If the outcome were "refused", no clean-up would follow, and the key would block others for a lease.
 #[test]
-fn a_try_with_an_unrenewed_lease_is_in_doubt() {
+fn a_try_whose_lease_renewal_fails_has_an_unknown_outcome() {
     let (member, store) = start();
     member.lock().is_in_trouble = true;
     let tries = claim(LEASE, false);
@@ -249,7 +249,7 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
 
 /// With the shorter lease, the key could end while the holder still counts on it.
 #[test]
-fn a_caching_waiters_key_has_the_longer_lease() {
+fn a_queued_key_gets_the_granted_holds_longer_lease() {
     let (member, store) = start();
     let waits = claim(LEASE, true);
     let short = Duration::from_millis(1_500);
@@ -274,7 +274,7 @@ fn a_caching_waiters_key_has_the_longer_lease() {
 
 /// Waiters that came before the client listened are reported by no event, so the grant looks for them.
 #[test]
-fn waiters_behind_a_caching_client_recall_its_grant() {
+fn a_key_already_queued_on_etcd_recalls_a_new_grant() {
     let (member, store) = start();
     let caches = Claim { caches: true, ..claim(LEASE, true) };
     let listening = HoldCaching::hear(&*store, &caches, &Waker::default()).unwrap();
@@ -292,7 +292,7 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
 
 /// The check also finds waiters that came while no watch was open.
 #[test]
-fn a_check_sees_waiters_and_writes_nothing() {
+fn a_cache_check_on_etcd_finds_waiters_and_writes_nothing() {
     let (member, store) = start();
     let kept = Claim { caches: true, ..claim(LEASE, false) };
     let look = |claim: &Claim, held: &Value, last: &Value| {

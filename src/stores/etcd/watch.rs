@@ -299,7 +299,7 @@ mod tests {
     use crate::sync::Waker;
 
     #[test]
-    fn a_reported_put_recalls_a_cached_lock() {
+    fn a_waiters_new_key_recalls_a_cached_etcd_lock() {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let hub = watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)));
         let [line, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn another_clients_key_recalls_a_cached_lock() {
+    fn only_another_clients_key_recalls_a_cached_etcd_lock() {
         let hub = hub();
         let (line, other) = (KeyLine::new("leasehold/", "a/b"), KeyLine::new("leasehold/", "a"));
         let (own, theirs) = (key(&line), key(&line));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_holds_key_does_not_count_as_a_recall() {
+    fn a_clients_own_next_key_is_no_recall() {
         let hub = hub();
         let line = KeyLine::new("leasehold/", "a/b");
         let (first, next) = (key(&line), key(&line));

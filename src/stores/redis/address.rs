@@ -479,7 +479,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn verification_cannot_be_turned_off() {
+    fn no_url_turns_off_certificate_verification() {
         for url in ["rediss-sentinel://one/m#insecure", "rediss://localhost/#insecure"] {
             assert_eq!(address(url).err().unwrap().kind(), ErrorKind::InvalidInput);
         }

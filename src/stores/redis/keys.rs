@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_opening_brace_suppresses_added_braces() {
+    fn a_name_with_an_opening_brace_gets_no_hash_tag() {
         assert_eq!(channel("a{b"), "redisson_lock__channel:a{b");
         assert_eq!(channel("a}b"), "redisson_lock__channel:{a}b}");
         assert_eq!(channel("{}"), "redisson_lock__channel:{}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_scripts_use_the_listed_keys() {
+    fn queue_scripts_and_client_name_their_keys_alike() {
         let scripts = [
             (
                 include_str!("lua/wait_queue.lua"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_build_read_markers_from_the_listed_part() {
+    fn scripts_and_client_name_a_readers_timeout_key_alike() {
         for script in [include_str!("lua/rw_release.lua"), include_str!("lua/show.lua")] {
             assert!(script.contains(&format!("'{}'", Part::RwMarker.text())));
         }

@@ -248,7 +248,7 @@ mod tests {
 
     /// The connection leads to a former primary, and so does each connection that is as old or older.
     #[test]
-    fn a_read_only_answer_renews_all_connections() {
+    fn a_read_only_answer_replaces_all_older_connections() {
         let pool = pool(LASTING, 2);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(0), Some(0)));
         let beside = pool.with(soon(), |_, _| Ok((used(&pool, Ok(())), renewed(&pool))));
@@ -264,7 +264,7 @@ mod tests {
 
     /// The connection is in use while another one proves the server read-only.
     #[test]
-    fn a_connection_as_old_as_a_read_only_one_ends_after_its_use() {
+    fn connections_in_use_close_after_another_proved_read_only() {
         let pool = pool(LASTING, 2);
         let beside = pool.with(soon(), |_, first| {
             used(&pool, Ok(())).unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_prefers_an_idle_connection() {
+    fn directory_writes_prefer_an_idle_connection() {
         let pool = pool(LASTING, 3);
         assert_eq!(of_directory(&pool, Ok(())), Some(0));
         let beside = pool.with(soon(), |_, _| Ok(of_directory(&pool, Ok(()))));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_renewals_have_places_of_their_own() {
+    fn requests_and_renewals_have_separate_connections() {
         let pool = pool(LASTING, 1);
         let beside = pool.with(soon(), |_, _| Ok((renewed(&pool), of_directory(&pool, Ok(())))));
         assert_eq!(beside.unwrap(), (Some(1), Some(1)));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_for_the_renewals_connection() {
+    fn directory_writes_wait_for_the_renewals_connection() {
         let pool = pool(LASTING, 1);
         let (begins, has_begun) = crate::sync::channel::bounded(1);
         let (ends, has_ended) = crate::sync::channel::bounded(1);
@@ -399,7 +399,7 @@ mod tests {
     /// The next request could read the late answer as its own, or wait for the server to finish the first
     /// one.
     #[test]
-    fn only_connections_in_doubt_are_discarded() {
+    fn only_connections_with_an_unanswered_request_are_closed() {
         let pool = pool(LASTING, 1);
         let with: Use<'_> = &|ended| used(&pool, ended).unwrap();
         let of_directory: Use<'_> = &|ended| of_directory(&pool, ended).unwrap();

@@ -497,7 +497,7 @@ mod tests {
 
     /// The client notices the end of the session without a request.
     #[test]
-    fn an_ended_sessions_inner_release_is_a_loss() {
+    fn a_reentrys_release_after_the_session_ended_reports_loss() {
         let (server, store, claim) = held_twice();
         assert!(matches!(store.release(&claim, 1, soon()), Ok(Release::StillHeld)));
         server.is_over.store(true, Ordering::SeqCst);
@@ -552,7 +552,7 @@ mod tests {
 
     /// The lock was not freed, and the server may not have noticed the end of the connection.
     #[test]
-    fn a_broken_sessions_release_needs_confirmation() {
+    fn a_broken_sessions_release_is_unknown_until_the_server_confirms() {
         for breaks_first in [false, true] {
             let (server, store, claim) = held_twice();
             if breaks_first {
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_does_not_touch_other_claims_sessions() {
+    fn an_attempt_leaves_other_owners_sessions_alone() {
         let (server, store, first) = held_twice();
         let (second, third) = (claim(), claim());
         store.attempt(&second, 1, soon()).granted();

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_begins_with_its_length_and_its_number() {
+    fn a_zookeeper_request_begins_with_length_and_request_number() {
         let frame = Operation::Sync("/a").frame(7);
         assert_eq!(frame, [0, 0, 0, 14, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 2, b'/', b'a']);
     }

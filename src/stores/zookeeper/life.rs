@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_alone_does_not_prove_the_session_alive() {
+    fn a_request_answered_but_not_yet_reported_prolongs_no_window() {
         let life = connected();
         life.answered(at(20), at(20));
         life.answered(at(21), at(21));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_after_a_ping_and_later_answer() {
+    fn a_request_prolongs_the_window_once_the_leader_knows() {
         let life = connected();
         beat(&life, 2..13, SECOND / 2);
         // The answer to A (sent at 2 s) came at 2.5 s. B (12 s) shows that the leader has pinged the server
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_requests_keep_half_a_session_left() {
+    fn requests_every_two_seconds_keep_half_the_session_timeout_left() {
         let life = connected();
         for second in (2..200).step_by(2) {
             let left = life.window().until().since(at(second).plus(SECOND / 2));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_a_row_prove_no_more_than_one() {
+    fn requests_sent_before_the_proving_answer_prolong_no_window() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
         // These requests were sent before the answer that proves the ping had arrived, so they add nothing.
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_holder_relies_on_earlier_signs_of_life() {
+    fn a_stalled_clients_window_counts_from_earlier_answers() {
         let life = connected();
         beat(&life, 2..41, Duration::ZERO);
         let before = counted_from(&life);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_of_a_paused_leader_do_not_extend_the_window() {
+    fn a_paused_leaders_late_answers_prolong_no_window() {
         let life = connected();
         // The leader answers at 2 s, then stands still until 20 s, so it has sent no pings.
         life.answered(at(2), at(2));
@@ -268,7 +268,7 @@ mod tests {
 
     /// `life` gets the same window as `first`, which has only the second connection.
     #[test]
-    fn answers_on_one_connection_prove_nothing_on_the_next() {
+    fn answers_on_an_earlier_connection_prolong_no_window() {
         let (life, first) = (connected(), life());
         beat(&life, 0..11, Duration::ZERO);
         let again = at(10).plus(SECOND / 4);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_answers_stays_small_under_load() {
+    fn the_record_of_a_sessions_answers_has_bounded_size() {
         let life = connected();
         (0..100_000).for_each(|millis| {
             let sent = at(0).plus(Duration::from_millis(millis));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_window_stays_closed() {
+    fn a_lapsed_sessions_window_stays_closed_after_reconnecting() {
         let life = connected();
         let window = life.window();
         assert!(!life.lapse(at(31)) && life.lapse(life.lapses_at()));

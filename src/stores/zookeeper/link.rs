@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dripping_server_does_not_extend_the_timeout() {
+    fn a_server_sending_bytewise_does_not_extend_the_connect_timeout() {
         let url = format!("zk://127.0.0.1:{}", dripping());
         let options = ServerOptions { url, ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();

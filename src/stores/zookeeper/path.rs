@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_queue_by_number_among_other_nodes() {
+    fn only_waiters_nodes_queue_ordered_by_sequence_number() {
         let line = line(&[
             "_c_b-lock-0000000010",
             "sub",

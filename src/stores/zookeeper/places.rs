@@ -189,7 +189,7 @@ mod tests {
     use crate::sync::Waker;
 
     #[test]
-    fn an_end_of_the_connection_recalls_cached_locks() {
+    fn wake_all_wakes_the_clients_of_cached_locks() {
         let (places, waker) = (NodePlaces::default(), Waker::default());
         let _listening = places.recalls.listen("/a", Arc::new(Nobody), &waker);
         places.wake_all();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_hold_is_deleted_and_retried_after_failure() {
+    fn an_expired_holds_node_is_deleted_and_failures_are_retried() {
         let (places, key, _life) = held("n", at(10));
         let ended = |now| places.take_ended(at(now)).0.len();
         assert_eq!((ended(9), places.take_ended(at(9)).1), (0, at(10)));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn each_holder_has_its_own_window_end() {
+    fn each_hold_of_a_session_has_its_own_end() {
         let (places, key, life) = held("n", at(10));
         for (name, until) in [("m", 20), ("o", 30)] {
             let other = PlaceKey { owner: Owner::new(key.owner.client(), until), ..key.clone() };

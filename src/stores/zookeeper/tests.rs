@@ -88,7 +88,7 @@ fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
 }
 
 #[test]
-fn a_clean_up_deletes_an_unanswered_creation() {
+fn undoing_an_unanswered_attempt_deletes_only_its_own_node() {
     let (store, claim, nodes) = in_doubt();
     let another = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
     nodes.lock().names.push(another.clone());
@@ -98,7 +98,7 @@ fn a_clean_up_deletes_an_unanswered_creation() {
 
 /// The node is created after the first clean-up.
 #[test]
-fn the_next_clean_up_deletes_a_late_node() {
+fn a_node_created_late_is_deleted_by_the_next_undo() {
     let (store, claim, nodes) = in_doubt();
     let late = nodes.lock().names.pop().unwrap();
     assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });
@@ -109,7 +109,7 @@ fn the_next_clean_up_deletes_a_late_node() {
 
 /// A thread that waits again under its owner number makes such an attempt.
 #[test]
-fn an_attempt_after_one_in_doubt_leaves_one_node() {
+fn an_attempt_repeated_after_no_answer_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
     store.attempt(&claim, 1, soon()).unknown();
     let names = nodes.lock().names.clone();
@@ -137,7 +137,7 @@ fn on(
 
 /// When the numbers run out, present ZooKeeper servers use the last one again.
 #[test]
-fn a_lock_is_refused_when_its_numbers_run_out() {
+fn a_lock_whose_sequence_numbers_are_used_up_is_refused() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
     let store = on(&nodes, |_, reply| reply);
     let attempt = || store.attempt(&claim(), 1, soon());
@@ -172,7 +172,7 @@ fn a_cached_locks_grant_sets_a_watch_for_waiters() {
 }
 
 #[test]
-fn waiters_behind_a_caching_client_recall_its_grant() {
+fn a_node_already_queued_on_zookeeper_recalls_a_new_grant() {
     let nodes = Arc::new(Mutex::new(Nodes::default()));
     let behind = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
     nodes.lock().names.push(behind);
@@ -185,7 +185,7 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
 
 /// The server reports the end of the client's own node before it replies.
 #[test]
-fn a_clients_own_release_recalls_nothing() {
+fn a_clients_own_release_is_no_recall() {
     let store = on(&Arc::default(), |request, reply| match (request.operation, reply) {
         (2, Reply::Done(body)) => Reply::DoneAfterEvent(LOCK, body),
         (_, reply) => reply,

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_lasts_from_first_failure_to_return() {
+    fn a_redlock_servers_outage_lasts_from_failure_to_return() {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
         let store = || Voter {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_later_round_makes_a_restored_hold_count() {
+    fn a_restored_grant_counts_only_after_a_later_renewal() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_affects_only_its_own_hold() {
+    fn a_servers_unknown_outcome_affects_only_the_hold_concerned() {
         let (restores, hold) = (Restores::default(), claim());
         let other = Claim { name: crate::tests::name("b"), ..hold.clone() };
         restores.doubt(1, &hold);
@@ -248,7 +248,7 @@ mod tests {
 
     /// If `over` forgot a sent restore, the server could grant it later, and nobody would release it.
     #[test]
-    fn a_pending_restore_is_cleaned_up_despite_later_rounds() {
+    fn a_sent_restore_is_undone_when_its_hold_ends() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn restores_beyond_the_limit_wait_for_the_next_round() {
+    fn restores_beyond_the_limit_wait_for_the_next_batch() {
         let restores = Restores::default();
         let now = Clock::System.now();
         for _ in 0..=AT_A_TIME {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pending_clean_up_survives_later_answers_for_its_hold() {
+    fn later_answers_do_not_cancel_undoing_a_doubtful_grant() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);

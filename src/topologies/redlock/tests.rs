@@ -68,7 +68,7 @@ fn a_leases_remaining_validity_never_underflows() {
 }
 
 #[test]
-fn a_release_that_only_a_minority_confirms_is_in_doubt() {
+fn a_release_confirmed_by_a_minority_has_an_unknown_outcome() {
     let (redlock, [_, second, third]) = redlock();
     let claim = claim(LONG);
     for server in [&second, &third] {
@@ -92,7 +92,7 @@ fn an_unconfirmed_release_is_repeated() {
 }
 
 #[test]
-fn a_lost_hold_is_cleaned_from_the_minority() {
+fn a_lost_hold_is_deleted_on_the_remaining_minority() {
     let (redlock, [first, second, third]) = redlock();
     let lost = claim(LONG);
     for server in [&first, &second] {
@@ -105,7 +105,7 @@ fn a_lost_hold_is_cleaned_from_the_minority() {
 }
 
 #[test]
-fn a_renewal_that_only_a_minority_confirms_is_in_doubt() {
+fn a_renewal_confirmed_by_a_minority_has_an_unknown_outcome() {
     let (redlock, [first, second, _]) = redlock();
     for server in [&first, &second] {
         server.renewals.say(refused);
@@ -153,7 +153,7 @@ fn a_split_vote_is_undone_and_followed_by_a_pause() {
 }
 
 #[test]
-fn an_unreleased_split_vote_is_cleaned_up() {
+fn an_unreleased_grant_of_a_split_vote_is_undone() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
@@ -165,7 +165,7 @@ fn an_unreleased_split_vote_is_cleaned_up() {
 }
 
 #[test]
-fn a_clean_up_is_done_when_all_servers_have_freed() {
+fn an_undo_is_complete_only_when_all_servers_confirm() {
     let (redlock, servers) = redlock();
     for server in &servers {
         server.cleanups.say(freed);
@@ -180,7 +180,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
 }
 
 #[test]
-fn a_clean_up_continues_until_its_request_is_harmless() {
+fn one_servers_unanswered_grant_is_undone_until_confirmed() {
     let (redlock, [_, _, third]) = redlock();
     let late = claim(LONG);
     third.attempts.say(in_doubt);
@@ -190,7 +190,7 @@ fn a_clean_up_continues_until_its_request_is_harmless() {
 }
 
 #[test]
-fn a_returned_server_is_cleaned_of_late_requests() {
+fn late_grants_of_a_returning_server_are_undone() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
     // The server is silent for longer than the lease plus the node's time-out.
@@ -267,7 +267,7 @@ fn given_back(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
 }
 
 #[test]
-fn a_restored_hold_has_the_same_levels_and_end() {
+fn a_restored_hold_has_the_same_hold_count_and_end() {
     let (redlock, [first, second, third]) = redlock();
     let hold = Claim { levels: 3, ..claim(LONG) };
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
@@ -351,7 +351,7 @@ fn a_release_during_a_renewal_undoes_the_restore() {
 }
 
 #[test]
-fn an_unanswered_restore_is_cleaned_up() {
+fn an_unanswered_restore_is_undone_and_not_counted() {
     let (redlock, [_, second, third]) = redlock();
     third.attempts.say(in_doubt);
     let hold = lacking(&redlock, &third);
@@ -362,7 +362,7 @@ fn an_unanswered_restore_is_cleaned_up() {
 }
 
 #[test]
-fn a_clean_up_during_a_renewal_excludes_its_server() {
+fn a_server_undoing_a_grant_does_not_count_in_renewals() {
     let (redlock, [first, second, third]) = redlock();
     third.attempts.say(in_doubt);
     let hold = lacking(&redlock, &third);
@@ -414,7 +414,7 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
 }
 
 #[test]
-fn a_request_in_doubt_is_cleaned_up_twice() {
+fn a_grants_undo_is_repeated_after_an_unanswered_undo() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say_each([in_doubt(), freed(), freed()]);
@@ -425,7 +425,7 @@ fn a_request_in_doubt_is_cleaned_up_twice() {
 }
 
 #[test]
-fn a_busy_or_refused_restore_is_repeated_after_the_next_renewal() {
+fn an_unsuccessful_restore_is_repeated_after_the_next_renewal() {
     for answer in [busy, refused] {
         let (redlock, [_, _, third]) = redlock();
         third.attempts.say(answer);

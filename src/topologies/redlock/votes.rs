@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_answers_yield_the_decisive_error_kind() {
+    fn too_few_answers_give_a_retryable_error_if_retries_help() {
         let places = ["a", "b", "c"];
         let say = |held: &bool| held.to_string();
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_servers_count_for_the_named_holder() {
+    fn silent_servers_are_assumed_to_agree_with_the_seen_holder() {
         let silent = || failed(ErrorKind::TimedOut);
         let votes = Votes(vec![seen("me", 1, 50), seen("me", 1, 30), free(), silent(), silent()]);
         assert_eq!(votes.view().map(|view| view.count), Some(1));

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_read_as_it_was_written() {
+    fn a_ring_nodes_epoch_mark_is_read_back_unchanged() {
         let ring = Ring::new(THREE).epoch(7).moving_from(TWO).moving_from(FOUR);
         let mark = ring.mark("a label, with blanks");
         assert_eq!(RingMark::read(&mark.to_string()), Some(mark));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_epoch_replaces_only_the_rings_it_names() {
+    fn a_newer_ring_must_name_the_node_list_being_replaced() {
         let one = Ring::new(TWO);
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         mark(&moving).may_replace(&mark(&one).to_string()).unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_during_a_move_must_name_both_node_lists() {
+    fn a_ring_change_during_a_move_names_both_node_lists() {
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_equal_epoch_must_be_the_same_ring() {
+    fn two_different_rings_with_one_epoch_are_refused() {
         let (one, two) = (Ring::new(TWO), Ring::new(THREE).epoch(2).moving_from(TWO));
         let error = refusal(&one, &two);
         assert_eq!(error.kind(), ErrorKind::StaleRing);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_marked_as_another_node_is_refused() {
+    fn one_server_named_as_two_ring_nodes_is_refused() {
         let ring = Ring::new(TWO);
         let error = ring.mark("a").may_replace(&ring.mark("b").to_string()).unwrap_err();
         assert!(error.to_string().contains("one server is named twice"), "{error}");
@@ -471,7 +471,7 @@ mod circle_tests {
     }
 
     #[test]
-    fn the_hash_never_changes() {
+    fn the_hash_that_places_names_on_nodes_never_changes() {
         assert_eq!(hash(b""), 0xefd0_1f60_ba99_2926);
         assert_eq!(hash(b"stock:42"), 0x0565_ae82_2912_fbaf);
         let three = circle(&labels(3), POINTS);
@@ -481,7 +481,7 @@ mod circle_tests {
 
     /// Prints the measured shares; visible with `--nocapture`.
     #[test]
-    fn shares_are_within_ten_percent_and_closer_with_more_points() {
+    fn ring_nodes_share_names_equally_within_ten_percent() {
         let counts = [2, 3, 5, 8, 16];
         for each in [1, 10, 40, 100, 160, 400, 1_000, POINTS] {
             let row: Vec<String> =
@@ -522,7 +522,7 @@ mod circle_tests {
     }
 
     #[test]
-    fn the_order_in_which_nodes_are_named_does_not_matter() {
+    fn the_order_of_ring_nodes_does_not_move_names() {
         let labels = labels(5);
         let forth = circle(&labels, 100);
         let back = Circle::with_points(numbered(&labels).into_iter().rev(), 100);

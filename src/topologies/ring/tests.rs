@@ -30,7 +30,7 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
 /// A claim names the node that will renew and release its hold. If another node granted it, nobody would
 /// release that grant, and it would block others for a lease.
 #[test]
-fn a_claim_on_a_former_home_is_refused() {
+fn a_moved_names_request_to_its_old_node_is_refused() {
     let (ring, nodes) = ring_of_two();
     let claims: Vec<Claim> = (0..100).map(|name| claim(&format!("name-{name}"), 0, LONG)).collect();
     let claims: Vec<Claim> =
@@ -49,7 +49,7 @@ fn a_claim_on_a_former_home_is_refused() {
 }
 
 #[test]
-fn a_claim_on_an_unknown_node_is_refused() {
+fn a_request_for_an_unknown_ring_node_is_refused() {
     let (ring, _) = ring_of_two();
     let unknown = claim("a", 7, LONG);
     let answers = ring.renew(&[unknown.clone(), claim("a", 0, LONG)], soon());

@@ -6,7 +6,7 @@ mod page;
 use leasehold_proof::rules::RULES;
 
 #[test]
-fn each_broken_rule_is_found() {
+fn each_deliberately_broken_rule_reaches_its_wrong_state() {
     let (mut kept, mut broken, mut missed) = (Vec::new(), Vec::new(), Vec::new());
     for rule in RULES {
         let found = rule.explored("");

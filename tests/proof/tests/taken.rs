@@ -318,7 +318,7 @@ fn scenes() -> [Scene; 6] {
 }
 
 #[test]
-fn unowned_locks_can_be_taken_and_every_key_ends() {
+fn after_any_refused_command_locks_stay_obtainable_and_keys_expire() {
     let texts = lua::load(&|_, text| text);
     for scene in scenes() {
         for knows_acl in [true, false] {
@@ -386,7 +386,7 @@ permits | permits_acquire.lua | does not get it
 "#;
 
 #[test]
-fn scripts_that_lose_owners_or_permits_are_found() {
+fn the_exploration_finds_scripts_that_lose_owners_or_permits() {
     for change in Change::all(MUTANTS) {
         let [name, file, words, refused] = change.head();
         let texts = lua::load(&|of, text| {

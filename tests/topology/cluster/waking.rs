@@ -26,7 +26,7 @@ fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Dura
 }
 
 #[test]
-fn each_publish_mode_wakes_its_subscribers() {
+fn plain_and_sharded_messages_wake_their_subscribers_on_a_cluster() {
     on_cluster(|cluster| {
         let woken = |from, to, times| {
             let ways: &[_] = match to {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_occurrence_is_replaced() {
+    fn every_occurrence_of_a_byte_string_is_replaced() {
         assert_eq!(replace(b"channel:{ab}ab", b"ab", b"xyz"), b"channel:{xyz}xyz");
     }
 }

@@ -142,7 +142,7 @@ mod tests {
 
     /// Each row of `table` has a mode, and the mode after each of the `changes`.
     #[test]
-    fn the_wait_mode_table_covers_every_change() {
+    fn a_waiters_queue_mode_after_each_change_matches_the_table() {
         let changes: [Change; 6] = [
             WaitMode::become_in_doubt,
             |wait_mode| wait_mode.change(InWaitQueue, true),
@@ -201,7 +201,7 @@ mod listening_tests {
     }
 
     #[test]
-    fn a_wake_up_before_listening_counts() {
+    fn a_message_before_the_waiter_listens_still_reaches_the_waiter() {
         assert!(!is_next_after(|_, _| {}));
         assert!(is_next_after(|channel, _| channel.take(b"next")));
         assert!(!is_next_after(|channel, _| channel.take(b"standby")));
@@ -212,7 +212,7 @@ mod listening_tests {
     }
 
     #[test]
-    fn each_message_is_read_once() {
+    fn a_waiter_takes_each_received_message_once() {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening::default();
         assert!(listening.note_heard().is_none(), "it does not listen");

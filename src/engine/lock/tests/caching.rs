@@ -125,7 +125,7 @@ fn is_cached(one: &mut One, waiting: usize, now: Moment) -> bool {
 }
 
 #[test]
-fn a_time_slice_shrinks_as_the_queue_grows() {
+fn more_waiting_clients_shorten_the_time_a_lock_is_cached() {
     let of = |clients| {
         let mut one = One::new();
         one.begin(clients, at(0));
@@ -135,7 +135,7 @@ fn a_time_slice_shrinks_as_the_queue_grows() {
 }
 
 #[test]
-fn only_a_returning_threads_short_hold_is_cached() {
+fn a_hold_is_cached_only_for_threads_that_soon_relock() {
     let caches = |comes_back, now| {
         let mut one = in_time_slice(64, comes_back);
         one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);
@@ -175,7 +175,7 @@ fn an_expired_cached_hold_is_not_used_again() {
 }
 
 #[test]
-fn an_absent_threads_hold_is_not_cached() {
+fn only_the_owners_first_return_changes_its_caching_score() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
@@ -193,7 +193,7 @@ fn an_absent_threads_hold_is_not_cached() {
 }
 
 #[test]
-fn waiting_local_threads_share_the_slice_equally() {
+fn waiting_threads_of_one_client_share_its_cached_time_equally() {
     let caches = |waiting, now| {
         let mut one = in_time_slice(32, 8);
         one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);
@@ -208,7 +208,7 @@ fn waiting_local_threads_share_the_slice_equally() {
 }
 
 #[test]
-fn a_descheduled_process_gets_a_longer_slice() {
+fn a_paused_process_may_cache_a_lock_longer_once() {
     for (paused, until) in [(100, 1000), (700, 1700), (9000, 2000)] {
         let mut one = in_time_slice(64, 8);
         assert!(is_cached(&mut one, 0, at(0)));
@@ -249,7 +249,7 @@ fn an_unused_cached_hold_is_released() {
 }
 
 #[test]
-fn an_idle_hold_is_released_with_its_slice() {
+fn an_unused_cached_hold_is_released_when_its_time_ends() {
     let mut one = in_time_slice(64, 8);
     one.lock.caching.last = at(900);
     assert_eq!(one.end_use(true, 0, at(950)), Some(CachedFor::TimeSlice));
@@ -258,7 +258,7 @@ fn an_idle_hold_is_released_with_its_slice() {
 }
 
 #[test]
-fn a_thread_returning_too_late_is_penalised_once() {
+fn a_late_return_lowers_a_threads_caching_score_once() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));
@@ -267,14 +267,14 @@ fn a_thread_returning_too_late_is_penalised_once() {
 }
 
 #[test]
-fn a_handed_lock_is_held_since_the_hand_off() {
+fn the_hold_time_restarts_when_a_lock_passes_between_threads() {
     let mut one = in_time_slice(32, 8);
     one.lock.caching.pass_on(at(1000));
     assert!(is_cached(&mut one, 0, at(1010)));
 }
 
 #[test]
-fn a_recalled_hold_ends_with_its_slice() {
+fn a_recalled_cached_hold_is_released_within_milliseconds() {
     let mut one = in_time_slice(2, 8);
     let now = one.at(at(0));
     one.own().until_recall(0, true, now.now, RULES.first_check);
@@ -288,7 +288,7 @@ fn a_recalled_hold_ends_with_its_slice() {
 }
 
 #[test]
-fn an_idle_hold_does_not_consume_anothers_check() {
+fn a_cached_hold_does_not_use_up_another_holds_check() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
@@ -329,7 +329,7 @@ fn recall(one: &mut One) {
 }
 
 #[test]
-fn a_hold_stays_and_is_used_again_until_a_recall() {
+fn a_cached_hold_is_reused_until_a_waiters_recall() {
     let mut one = granted();
     for now in [1, 3] {
         assert!(stays(&mut one, ms(now)) && one.lock.is_idle());
@@ -364,7 +364,7 @@ fn a_hold_already_wanted_when_granted_is_not_cached() {
 }
 
 #[test]
-fn a_slice_reuses_its_hold_despite_waiters() {
+fn a_cached_hold_is_reused_for_milliseconds_despite_waiters() {
     let mut one = granted();
     (one.lock.caching.score, one.lock.caching.ends) = (MOST, Some(ms(9)));
     recall(&mut one);
@@ -385,7 +385,7 @@ fn a_slice_reuses_its_hold_despite_waiters() {
 }
 
 #[test]
-fn checks_get_rarer_and_an_idle_hold_is_released() {
+fn checks_of_a_cached_hold_for_waiters_get_rarer() {
     let mut one = granted();
     let mut checks = Vec::new();
     for now in 0..1800 {
@@ -409,7 +409,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
 }
 
 #[test]
-fn each_use_restarts_the_idle_half_second() {
+fn each_use_restarts_a_cached_holds_idle_half_second() {
     let mut one = granted();
     for used in [1, 400, 800] {
         assert!(stays(&mut one, ms(used)));
@@ -422,7 +422,7 @@ fn each_use_restarts_the_idle_half_second() {
 }
 
 #[test]
-fn an_idle_hold_is_watched_until_its_release() {
+fn a_cached_hold_is_rechecked_when_its_idle_time_ends() {
     let mut one = granted();
     for now in (1..3_000).step_by(100) {
         one.watch(ms(now));
@@ -488,7 +488,7 @@ fn other_holds_do_not_affect_the_cached_one() {
 }
 
 #[test]
-fn a_check_that_finds_others_releases_an_idle_hold() {
+fn a_check_that_finds_waiters_releases_the_cached_hold() {
     let mut one = granted();
     assert!(stays(&mut one, ms(1)));
     let now = one.at(ms(2));
@@ -505,7 +505,7 @@ fn the_end_of_the_client_leaves_nothing_cached() {
 }
 
 #[test]
-fn a_release_during_a_renewal_retires_the_number() {
+fn a_release_during_a_renewal_bars_its_owner_number() {
     let mut one = granted();
     one.own().levels.add(Lease::Renewed);
     assert!(one.own().begin_renewal(true));

@@ -75,7 +75,7 @@ fn the_new_head_is_woken() {
 }
 
 #[test]
-fn spinning_waiters_have_a_head_of_their_own() {
+fn spinning_and_subscribed_waiters_each_have_a_first_waiter() {
     let mut lock = Lock::default();
     let tickets = [true, true, false, false].iter().zip(1..).map(|(spins, id)| {
         lock.queue.join(TicketId(id), TestWaiter::default(), *spins);
@@ -101,7 +101,7 @@ fn spinning_waiters_have_a_head_of_their_own() {
 }
 
 #[test]
-fn a_cancelled_promise_lets_the_waiter_withdraw() {
+fn a_waiter_may_leave_once_its_hand_off_is_cancelled() {
     let mut lock = lock();
     let serial = hold(&mut lock);
     assert_eq!(lock.promise(at()), Next::Nobody, "nobody sleeps");
@@ -117,7 +117,7 @@ fn a_cancelled_promise_lets_the_waiter_withdraw() {
 }
 
 #[test]
-fn a_hand_off_is_settled_by_its_receiver() {
+fn only_the_receiving_waiter_completes_a_hand_off() {
     let mut lock = lock();
     let serial = hold(&mut lock);
     assert!(lock.sleep(FIRST, true, false));
@@ -133,7 +133,7 @@ fn a_hand_off_is_settled_by_its_receiver() {
 }
 
 #[test]
-fn a_retired_number_stays_retired() {
+fn barred_owner_numbers_stay_barred_after_many_later_ones() {
     let mut retired = Retired::default();
     [9, 7, 7].iter().for_each(|number| retired.add(*number));
     assert_eq!([6, 7, 8, 9, 10].map(|number| retired.has(number)), [false, true, false, true, false]);
@@ -142,7 +142,7 @@ fn a_retired_number_stays_retired() {
 }
 
 #[test]
-fn a_grant_under_a_retired_number_does_not_count() {
+fn a_grant_under_a_barred_owner_number_is_no_hold() {
     let mut lock = Lock::default();
     let own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, NOW.plus(RULES.lease));
     assert!(lock.counts(&own, NOW) && !lock.counts(&own, NOW.plus(RULES.lease)));
@@ -151,7 +151,7 @@ fn a_grant_under_a_retired_number_does_not_count() {
 }
 
 #[test]
-fn the_queue_place_is_left_once() {
+fn a_clients_place_in_the_stores_queue_is_left_once() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     assert!(lock.takes_queue_place() && !lock.takes_queue_place());
@@ -161,14 +161,14 @@ fn the_queue_place_is_left_once() {
 }
 
 #[test]
-fn a_message_keeps_its_waiter_awake_once() {
+fn a_message_keeps_its_waiter_from_sleeping_once() {
     let mut lock = lock();
     lock.queue.nudge();
     assert_eq!([(); 2].map(|()| lock.sleep(FIRST, true, false)), [false, true]);
 }
 
 #[test]
-fn a_sleeping_waiter_is_promised_the_lock_once() {
+fn a_sleeping_waiter_is_chosen_for_one_hand_off_only() {
     let mut lock = lock();
     let at = At { rules: &caching::RULES, ..at() };
     assert!(lock.sleep(FIRST, true, false));
@@ -178,7 +178,7 @@ fn a_sleeping_waiter_is_promised_the_lock_once() {
 }
 
 #[test]
-fn an_unused_lock_has_neither_slice_nor_queue_place() {
+fn without_waiters_a_lock_forgets_caching_and_queue_place() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     lock.caching.begin(1, At { rules: &caching::RULES, ..at() });
@@ -188,7 +188,7 @@ fn an_unused_lock_has_neither_slice_nor_queue_place() {
 }
 
 #[test]
-fn a_shorter_lease_does_not_shorten_the_window() {
+fn a_renewal_with_a_shorter_lease_keeps_the_longer_window() {
     let until = NOW.plus(RULES.lease);
     let mut own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, until);
     assert!(own.confirm(NOW.plus(RULES.lease / 2), NOW));
@@ -196,7 +196,7 @@ fn a_shorter_lease_does_not_shorten_the_window() {
 }
 
 #[test]
-fn the_end_of_a_client_retires_numbers_in_doubt() {
+fn a_clients_end_bars_owner_numbers_with_unanswered_requests() {
     let mut lock = Lock::default();
     let serial = hold(&mut lock);
     lock.spend(serial);

@@ -269,7 +269,7 @@ mod fuzz {
     }
 
     #[test]
-    fn any_name_has_a_slot() {
+    fn every_name_has_a_cluster_slot() {
         each(crate::fuzz::nearly_text(&[b"{a}b", b"}{", b"{}", b"a{b}{c}"]), String::len, |name| {
             assert!(slot(name) < SLOTS);
             black_box(keeps_its_slot(name));

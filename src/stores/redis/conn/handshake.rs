@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_grants_need_a_server_that_supports_them() {
+    fn durable_is_refused_by_redis_before_7_2() {
         let check = |server, version| {
             let greeting = greeting(server, version, "standalone", "master");
             check_server(&greeting, Role::Primary, true).map_err(|error| error.kind())

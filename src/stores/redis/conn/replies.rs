@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_match_the_redis_crates() {
+    fn replies_are_parsed_as_the_redis_crate_parses_them() {
         let all: String = ALL.concat();
         for step in [1, 2, 3, 7, 50, 10_000] {
             let mut from = Drip(all.as_bytes(), step, false);
@@ -389,7 +389,7 @@ mod fuzz {
     }
 
     #[test]
-    fn replies_parse_alike_however_they_are_split() {
+    fn splitting_a_reply_does_not_change_its_parsed_value() {
         // The redis crate may allocate 10 kB for a reply of three bytes: hence 64 times the usual limit.
         each(
             nearly(SEEDS),

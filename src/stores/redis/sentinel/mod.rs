@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_newer_answer_moves_connections() {
+    fn only_a_newer_sentinel_epoch_closes_connections_to_the_master() {
         let sentinels = sentinels(3);
         assert!(sentinels.learn(&master(4, "a")));
         let ((to_a, a), (to_b, b)) = (connection(), connection());
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_sentinels_need_a_majority() {
+    fn an_older_sentinel_epoch_needs_a_lasting_majority() {
         let sentinels = sentinels(3);
         let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
         assert!(sentinels.learn(&master(4, "a")));

@@ -190,7 +190,7 @@ fn circular_redirections_end_with_nothing_done() {
 
 /// The waiter that reads this error keeps waiting.
 #[test]
-fn a_redirected_hand_off_is_refused() {
+fn a_hand_off_in_a_moved_slot_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let here = FakeMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{port}\r\n")));
     let store = here.store();
@@ -255,7 +255,7 @@ fn requests_wait_behind_an_unanswered_release() {
 }
 
 #[test]
-fn a_later_reply_reader_follows_a_releases_redirect() {
+fn an_unawaited_release_follows_a_cluster_redirection() {
     for redirect in ["MOVED", "ASK"] {
         let there = FakeMember::start(|_| freed());
         let port = there.port;

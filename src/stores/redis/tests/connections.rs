@@ -178,7 +178,7 @@ fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[test]
-fn a_later_reply_reader_resends_forgotten_scripts() {
+fn a_request_resends_a_script_that_the_server_forgot() {
     let (server, store) = served();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
     for forgets in [false, true] {
@@ -199,7 +199,7 @@ fn a_later_reply_reader_resends_forgotten_scripts() {
 }
 
 #[test]
-fn an_unawaited_release_carries_an_unknown_script() {
+fn an_unawaited_release_sends_the_whole_script_if_unloaded() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let is_freed = || {
@@ -252,7 +252,7 @@ fn a_request_refused_for_an_expired_login_is_resent() {
 }
 
 #[test]
-fn a_forgotten_script_goes_over_another_connection() {
+fn a_script_resent_after_a_disconnect_uses_another_connection() {
     const GRANTED: &str = "*1\r\n$7\r\ngranted\r\n";
     let answers = [
         Act::Say(GRANTED),
@@ -270,7 +270,7 @@ fn a_forgotten_script_goes_over_another_connection() {
 }
 
 #[test]
-fn a_refused_script_counts_as_unknown() {
+fn a_script_whose_first_call_failed_is_sent_whole_again() {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let server = Fake::start({
         let sent = Arc::clone(&sent);
@@ -366,7 +366,7 @@ fn connect_errors_name_their_cause_at_once() {
 }
 
 #[test]
-fn a_full_server_is_busy() {
+fn a_server_at_its_client_limit_gives_a_busy_error() {
     for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
         let server = Server::start(settings);
         // The reply shows that this client is connected, so the next one exceeds the limit. Retried, because

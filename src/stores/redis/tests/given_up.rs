@@ -124,7 +124,7 @@ fn old_connections_are_replaced_without_a_lost_answer() {
 }
 
 #[test]
-fn a_full_server_loses_no_hold() {
+fn a_server_at_its_client_limit_still_renews_holds() {
     let (server, store) = served();
     let me = take(&store, claim(Kind::Mutex, "lk", 60_000));
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
@@ -177,7 +177,7 @@ fn a_connection_that_breaks_amid_releases_leaves_no_lock() {
 }
 
 #[test]
-fn after_a_connection_ends_a_sample_is_renewed_first() {
+fn after_a_disconnect_a_sample_of_holds_is_renewed_first() {
     const HOLDS: usize = 300;
     let server = Server::start(&[]);
     let client = client(&server, 10 * LONG);

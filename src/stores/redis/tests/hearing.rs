@@ -49,7 +49,7 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
 
 /// A waiter outside the queue, for example one that spins, sent a recall and removed `leasehold:cached`.
 #[test]
-fn a_mark_removed_by_a_recall_is_set_again() {
+fn after_each_recall_a_check_asks_for_the_next_recall() {
     let (server, store) = served();
     let mut listening = Messages::of(&server, "leasehold_wake:{k}:");
     let holder = take(&store, holder(Kind::Mutex));
@@ -63,7 +63,7 @@ fn a_mark_removed_by_a_recall_is_set_again() {
 
 /// The check arrives after the release, or after the next grant.
 #[test]
-fn a_check_after_the_release_marks_no_later_hold() {
+fn a_late_contention_check_leaves_no_mark_on_later_holds() {
     for (held, _, _) in CALM {
         let (server, store) = served();
         let (holder, next) = (holder(held), claim(held, "k", 30_000));
@@ -103,7 +103,7 @@ fn a_check_sees_only_live_queued_waiters() {
 
 /// Redisson, and people, ask for the holder's name.
 #[test]
-fn the_holder_is_found_among_note_fields() {
+fn the_holder_is_found_beside_the_locks_extra_fields() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fair] {
         let (holder, other) = (holder(kind), claim(kind, "k", 30_000));

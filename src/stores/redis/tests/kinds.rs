@@ -240,7 +240,7 @@ fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
 }
 
 #[test]
-fn our_fair_place_outlasts_redisson_waiters_ahead() {
+fn a_fair_waiters_place_outlasts_redisson_waiters_ahead() {
     let (server, store) = served();
     for wait_ms in [5_000, 300_000, 600_000] {
         let holder = of(Kind::Fair);
@@ -284,7 +284,7 @@ fn our_fair_place_outlasts_redisson_waiters_ahead() {
 }
 
 #[test]
-fn a_waiter_redisson_skipped_returns_first() {
+fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
     let (server, store) = served();
     let (holder, first, dead, last) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
     store.attempt(&once(&holder), 1, soon()).granted();
@@ -353,7 +353,7 @@ fn marker(claim: &Claim, level: u32) -> String {
 }
 
 #[test]
-fn read_markers_are_prolonged_but_never_shortened() {
+fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
     let (server, store) = served();
     let (reader, other, writer) = (of(Kind::Read), for_ms(&of(Kind::Read), 60_000), of(Kind::Write));
     for kind in [Kind::Read, Kind::Write] {
@@ -565,7 +565,7 @@ const ALIVE: &str = "leasehold_condition_heartbeat:{k}";
 const NOTIFIED: &str = "leasehold_condition_notified:{k}";
 
 #[test]
-fn an_unnoticed_notification_goes_to_the_next() {
+fn an_unnoticed_condition_notification_goes_to_the_next_waiter() {
     let (server, store) = served();
     let waiters: Vec<Claim> = (0..4).map(|_| of(Kind::Signal)).collect();
     for waiter in waiters.iter().chain(&waiters) {
@@ -607,7 +607,7 @@ fn an_unnoticed_notification_goes_to_the_next() {
 }
 
 #[test]
-fn passed_on_notifications_expire() {
+fn a_condition_notification_that_nobody_reads_expires() {
     let (server, store) = served();
     let waiters: Vec<Claim> = (0..3).map(|_| of(Kind::Signal)).collect();
     for waiter in &waiters {
@@ -626,7 +626,7 @@ fn passed_on_notifications_expire() {
 }
 
 #[test]
-fn foreign_keys_are_refused_before_any_write() {
+fn keys_of_other_programs_are_refused_before_any_write() {
     let (server, store) = served();
     let me = of(Kind::Signal);
     let all = [Counting::Enlist, Counting::Notify { all: false }, Counting::Notify { all: true }];

@@ -53,7 +53,7 @@ fn permits_are_taken_and_returned_once_per_request() {
 }
 
 #[test]
-fn permits_beyond_what_a_script_counts_exactly_are_refused() {
+fn permit_counts_beyond_two_to_the_53_are_refused() {
     let (server, store) = served();
     let most = (1_i64 << 53) - 1;
     for (there, more) in [(most - 1, 2), (most, 1), (i64::MAX, -1), (-most, -1), (0, i64::MAX)] {
@@ -68,7 +68,7 @@ fn permits_beyond_what_a_script_counts_exactly_are_refused() {
 }
 
 #[test]
-fn records_of_requests_expire() {
+fn the_records_of_repeatable_permit_requests_expire() {
     let (server, store) = served();
     let (setting_up, adding, kept) =
         (of(Kind::Semaphore), of(Kind::Semaphore), Claim { is_granted: true, ..of(Kind::Semaphore) });
@@ -92,7 +92,7 @@ fn records_of_requests_expire() {
 }
 
 #[test]
-fn a_half_failed_change_is_not_recorded() {
+fn a_permit_change_failing_midway_is_not_recorded() {
     let (server, store) = served();
     // 2.5 passes the script's comparison, but DECRBY refuses it.
     server.run(&["SET", "k", "2.5"]);
@@ -113,7 +113,7 @@ fn a_half_failed_change_is_not_recorded() {
 }
 
 #[test]
-fn a_foreign_string_is_refused_as_a_counter() {
+fn another_programs_string_is_refused_as_a_count() {
     let (server, store) = served();
     server.run(&["SET", "k", "a token"]);
     for kind in [Kind::Semaphore, Kind::Permits, Kind::Latch] {

@@ -39,7 +39,7 @@ fn required(within: Duration) -> ReplicaRule {
 }
 
 #[test]
-fn a_grant_on_too_few_replicas_is_in_doubt() {
+fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
     let granted_alone = [("eval", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("eval", "-LOADING Redis is loading the dataset in memory\r\n")],
@@ -58,7 +58,7 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
 }
 
 #[test]
-fn a_group_grant_missing_one_lock_is_in_doubt() {
+fn a_multi_lock_grant_missing_one_lock_has_unknown_outcome() {
     let (_fake, store, script) = scripted(&[
         ("eval", "*3\r\n$7\r\ngranted\r\n$-1\r\n$-1\r\n"),
         ("hexists", ":1\r\n"),
@@ -74,7 +74,7 @@ fn a_group_grant_missing_one_lock_is_in_doubt() {
 
 /// As after a failover during WAIT, or if a slot moves between the grant and its round.
 #[test]
-fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
+fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     let moved = "-MOVED 5 127.0.0.1:1\r\n";
     let demoted =
         "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
@@ -161,7 +161,7 @@ fn one_wait_command_covers_all_earlier_grants() {
 }
 
 #[test]
-fn a_grant_outlasts_another_callers_expired_round() {
+fn a_grant_counts_although_another_callers_replica_wait_failed() {
     // One thread sends a WAIT for both, which fails. Then the other thread sends its own.
     let counted = while_others_gather(2, |wait| [":0\r\n", ":1\r\n"].into_iter().for_each(wait));
     assert_eq!(counted.into_iter().filter(|is| *is).count(), 1);

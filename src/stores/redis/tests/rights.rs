@@ -19,7 +19,7 @@ fn without(server: &Server, right: &str) -> Opened {
 }
 
 #[test]
-fn a_missing_right_leaves_no_endless_key() {
+fn a_missing_redis_right_leaves_no_lock_without_expiry() {
     let server = Server::start(&[]);
     let rights = "-hexists,-hget,-hset,-hdel,-pexpire,-pttl,-get,-set,-del,-publish,-pexpire -del -hdel -set";
     for missing in rights.split(',') {
@@ -53,7 +53,7 @@ fn a_missing_right_leaves_no_endless_key() {
 /// What a script wrote before its refusal remains, so it must expire or be undone, even if the waiter is
 /// killed.
 #[test]
-fn a_missing_right_leaves_no_endless_waiter() {
+fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     let rights = "pexpire zadd zrem zscore zrange zrangebyscore zremrangebyscore rpush lpop lrem lpos llen lindex \
         hexists hdel time publish ";
     let server = Server::start(&[]);
@@ -126,7 +126,7 @@ fn a_missing_right_loses_no_permit() {
 /// The lock is granted, so a failed clean-up of the queue must not become a refusal: nobody would release the
 /// lock.
 #[test]
-fn a_fair_grant_survives_a_failed_clean_up() {
+fn a_fair_grant_counts_though_leaving_the_queue_fails() {
     let server = Server::start(&[]);
     for right in ["zrem", "lpop"] {
         server.run(&["FLUSHALL"]);

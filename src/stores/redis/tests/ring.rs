@@ -6,7 +6,7 @@ use crate::seam::ring_member::Probe;
 use crate::seam::ring_member::RingMember;
 
 #[test]
-fn a_new_mark_replaces_only_the_expected_mark() {
+fn a_ring_node_replaces_its_epoch_mark_only_as_expected() {
     let (server, store) = served();
     let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
     assert_eq!(mark("", "1"), Marked::Under(()));
@@ -27,7 +27,7 @@ fn a_new_mark_replaces_only_the_expected_mark() {
 }
 
 #[test]
-fn a_nodes_token_lock_is_granted_to_its_token() {
+fn a_ring_node_grants_a_token_lock_to_one_token() {
     let (_server, store) = served();
     store.set_mark("", "1", soon()).done();
     let (me, you) = (claim(Kind::Token, "lk", 30_000), claim(Kind::Token, "lk", 30_000));

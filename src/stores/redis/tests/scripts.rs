@@ -77,7 +77,7 @@ fn a_lease_is_raised_and_never_shortened() {
 }
 
 #[test]
-fn a_refused_hand_off_leaves_the_old_owner() {
+fn a_refused_hand_off_keeps_owner_and_lease() {
     let (server, store) = served();
     let (me, you) = (claim(Kind::Fenced, "lk", 30_000), claim(Kind::Fenced, "lk", 1_000));
     let counter = "redisson_lock_token:{lk}";
@@ -98,7 +98,7 @@ fn a_refused_hand_off_leaves_the_old_owner() {
 }
 
 #[test]
-fn a_handed_lock_has_its_own_lease_and_fence() {
+fn a_handed_off_lock_gets_a_new_lease_and_token() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
@@ -194,7 +194,7 @@ fn fences_grow_whatever_happens_to_the_counter() {
 }
 
 #[test]
-fn an_unusable_counter_refuses_before_the_write() {
+fn an_unusable_token_counter_fails_the_acquire_before_any_write() {
     let (server, store) = served();
     let me = claim(Kind::Fenced, "lk", 30_000);
     for (command, kind) in [
@@ -210,7 +210,7 @@ fn an_unusable_counter_refuses_before_the_write() {
 }
 
 #[test]
-fn a_foreign_hash_is_busy_and_unchanged() {
+fn another_programs_hash_is_a_busy_lock_and_stays_unchanged() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     server.run(&["HSET", "lk", "mode", "read", "other:1", "abc"]);
@@ -337,7 +337,7 @@ fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>;
 }
 
 #[test]
-fn acquiring_is_the_same_in_all_publish_modes() {
+fn acquiring_uses_the_same_commands_with_sharded_messages() {
     let server = Server::start(&[]);
     let [plain, _] = commands(&server, None);
     assert!(plain.contains("hset"));
@@ -347,7 +347,7 @@ fn acquiring_is_the_same_in_all_publish_modes() {
 }
 
 #[test]
-fn each_publish_mode_uses_its_own_commands() {
+fn releases_use_publish_spublish_or_both_as_configured() {
     let server = Server::start(&[]);
     let published = |publish_mode| {
         let [_, released] = commands(&server, publish_mode);
@@ -386,7 +386,7 @@ fn a_former_holders_late_release_changes_nothing() {
 /// Two claims with unknown outcomes have the same owner. The clean-up of either removes the owner's notes
 /// too. A hash with notes alone blocks no client.
 #[test]
-fn no_lock_is_left_without_an_owner() {
+fn undoing_requests_leaves_no_lock_key_without_an_owner() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let hold = Claim { caches: true, ..claim(kind, "lk", 30_000) };

@@ -20,7 +20,7 @@ fn locks(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_group_takes_locks_up_to_the_first_busy_one() {
+fn a_multi_lock_takes_locks_up_to_the_first_busy() {
     let (server, store) = served();
     take(&store, claim(Kind::Mutex, "c", 30_000));
     assert_eq!(ask(&store, &wishes(&["a", "f", "c", "d"]), true).done(), []);
@@ -50,7 +50,7 @@ fn a_group_takes_locks_up_to_the_first_busy_one() {
 }
 
 #[test]
-fn a_group_release_says_which_were_held() {
+fn a_multi_locks_release_says_which_locks_were_held() {
     let (server, store) = served();
     let held = wishes(&["a", "b", "c", "d"]);
     assert_eq!(ask(&store, &held, true).done().len(), 4);
@@ -68,7 +68,7 @@ fn a_group_release_says_which_were_held() {
 }
 
 #[test]
-fn one_refused_lock_refuses_the_group_and_leaves_nothing() {
+fn one_refused_lock_refuses_the_multi_lock_and_changes_nothing() {
     let (server, store) = served();
     for (command, kind) in [
         (["SET", "b", "something"], ErrorKind::WrongType),
@@ -91,7 +91,7 @@ fn one_refused_lock_refuses_the_group_and_leaves_nothing() {
 }
 
 #[test]
-fn a_missing_right_leaves_no_endless_group_key() {
+fn a_missing_right_leaves_no_multi_lock_key_without_expiry() {
     let server = Server::start(&[]);
     for right in "hexists hset hdel pexpire pttl get set del publish incr time".split(' ') {
         server.run(&["FLUSHALL"]);
@@ -119,7 +119,7 @@ fn a_missing_right_leaves_no_endless_group_key() {
 }
 
 #[test]
-fn only_plain_and_fenced_locks_are_grouped() {
+fn only_plain_and_fenced_locks_share_one_multi_lock_request() {
     let (_server, store) = served();
     let name = Arc::clone(&claim(Kind::Mutex, "a", 1).name);
     for kind in [Kind::Mutex, Kind::Fenced] {
@@ -150,7 +150,7 @@ fn every_grant_waits_for_required_replicas() {
 }
 
 #[test]
-fn group_fences_grow_despite_lost_counters() {
+fn a_multi_locks_tokens_grow_despite_lost_counters() {
     let (server, store) = served();
     let mut last = vec![None; 2];
     let mut messages = Messages::of(&server, "redisson_lock__channel:");
@@ -175,7 +175,7 @@ fn group_fences_grow_despite_lost_counters() {
 
 /// If the note beside the owner's field remained, the lock would be held by nobody.
 #[test]
-fn clean_ups_remove_several_cached_locks() {
+fn undoing_several_cached_locks_frees_each_of_them() {
     let (server, store) = served();
     let kept = |key| Claim { caches: true, ..claim(Kind::Mutex, key, 30_000) };
     let all = [kept("a"), kept("b"), claim(Kind::Mutex, "c", 30_000), claim(Kind::Mutex, "d", 30_000)];

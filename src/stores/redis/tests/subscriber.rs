@@ -87,7 +87,7 @@ fn all_listeners_share_one_subscription_on_one_connection() {
 }
 
 #[test]
-fn a_subscription_lingers_and_then_ends() {
+fn a_subscription_ends_an_unsubscribe_delay_after_its_last_listener() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::from_millis(100));
     let (waker, woken) = waker();
@@ -103,7 +103,7 @@ fn a_subscription_lingers_and_then_ends() {
 }
 
 #[test]
-fn without_linger_a_subscription_ends_with_its_last_listener() {
+fn without_an_unsubscribe_delay_a_subscription_ends_with_its_listeners() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::ZERO);
     let (waker, woken) = waker();
@@ -241,7 +241,7 @@ fn the_loss_and_return_of_a_server_are_reported() {
 }
 
 #[test]
-fn foreign_messages_are_harmless() {
+fn other_programs_messages_do_not_end_a_subscription() {
     let (server, store) = served();
     let (listening, _woken) = listens(&store);
     let big = "x".repeat(1_000_000);
@@ -315,7 +315,7 @@ fn a_silent_subscription_connection_is_abandoned() {
 
 /// Bytes that never complete a reply are no sign of life.
 #[test]
-fn a_dripping_server_counts_as_silent() {
+fn bytes_that_never_complete_a_reply_count_as_silence() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
     let fake = Fake::start(move |_| Act::Drip(endless));
     let _subscriber = impatient(&fake, SHORT);
@@ -430,7 +430,7 @@ fn two_busy_clients_share_a_lock_fairly() {
 }
 
 #[test]
-fn many_subscriptions_follow_a_full_socket() {
+fn many_megabytes_of_subscriptions_all_succeed() {
     let server = Server::start(&[]);
     all_of_many_stand(&server.options());
 }

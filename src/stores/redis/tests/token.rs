@@ -29,7 +29,7 @@ fn a_token_lock_is_acquired_renewed_and_released() {
 }
 
 #[test]
-fn a_repeated_attempt_finds_its_own_earlier_grant() {
+fn a_repeated_token_lock_attempt_renews_its_own_grant() {
     let (server, store) = served();
     let me = take(&store, claim(Kind::Token, "lk", 30_000));
     server.run(&["PEXPIRE", "lk", "5000"]);

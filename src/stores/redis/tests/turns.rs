@@ -121,7 +121,7 @@ fn absent_readers_delay_the_next_writer_only_once() {
 }
 
 #[test]
-fn a_writer_keeps_its_place_after_a_vain_wake_up() {
+fn a_writer_woken_while_the_lock_is_busy_keeps_place() {
     let (server, store) = served();
     let (first, second, reader) =
         (waits(Kind::Write, 200), waits(Kind::Write, LONG_MS), waits(Kind::Read, 0));

@@ -174,7 +174,7 @@ fn reservations_last_only_briefly() {
 }
 
 #[test]
-fn every_grant_leaves_the_wait_queue() {
+fn a_queued_client_leaves_the_wait_queue_when_granted() {
     let (server, store) = served();
     let [_holder, first, second] = held(&store);
     queued(&store, &first);
@@ -204,7 +204,7 @@ fn stand(server: &Server, places: &[(&String, i64, i64)]) {
 
 /// The clients have only just died, so their places have not expired.
 #[test]
-fn a_release_skips_a_thousand_deaf_clients() {
+fn a_release_skips_a_thousand_queued_clients_without_subscription() {
     let (server, store) = served();
     let [holder, alive, behind] = held(&store);
     let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
@@ -263,7 +263,7 @@ fn a_clock_set_back_removes_no_waiter() {
 }
 
 #[test]
-fn only_a_poll_extends_the_wait_queue() {
+fn a_poll_but_no_join_prolongs_a_live_queues_expiry() {
     let (server, store) = served();
     let [_holder, first, second] = held(&store);
     queued(&store, &first);
@@ -353,7 +353,7 @@ fn a_leaving_client_passes_its_reservation_on() {
 
 /// The ids of Redisson's clients, and of versions of this crate without a wait queue, are UUIDs of version 4.
 #[test]
-fn waiters_listen_to_a_foreign_holders_releases() {
+fn waiters_behind_another_programs_holder_listen_for_releases() {
     let (server, store) = served();
     let redissons = format!("{}:7", uuid::Uuid::new_v4());
     let foreign = [
@@ -378,7 +378,7 @@ fn waiters_listen_to_a_foreign_holders_releases() {
 }
 
 #[test]
-fn the_first_waiter_recalls_a_cached_lock() {
+fn the_first_waiter_recalls_a_cached_lock_once() {
     let (server, store) = served();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     for caches in [false, true] {
@@ -414,7 +414,7 @@ fn the_first_waiter_recalls_a_cached_lock() {
 }
 
 #[test]
-fn a_forced_release_recalls_a_cached_lock() {
+fn force_unlock_recalls_a_cached_lock() {
     let (server, store) = served();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     for caches in [false, true] {
@@ -428,7 +428,7 @@ fn a_forced_release_recalls_a_cached_lock() {
 /// Every client that waits sends a recall, even if it may not join the wait queue. A client that only tries
 /// sends none.
 #[test]
-fn every_waiter_recalls_a_cached_lock() {
+fn a_waiter_outside_the_queue_recalls_a_cached_lock() {
     let (server, store) = served();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     for (queue_mode, waits, is_asked) in
@@ -445,7 +445,7 @@ fn every_waiter_recalls_a_cached_lock() {
 }
 
 #[test]
-fn group_requests_respect_the_wait_queue() {
+fn a_multi_locks_attempt_respects_the_wait_queue() {
     let (server, store) = served();
     let [holder, first, second] = held(&store);
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
@@ -511,7 +511,7 @@ fn locks_work_without_a_wait_queue() {
 /// The user has only the rights that versions before the wait queue needed without fences, or lacks only
 /// TIME.
 #[test]
-fn a_waiter_without_the_time_right_gets_busy() {
+fn a_waiter_without_the_redis_time_right_gets_busy() {
     let before_lines =
         "~k &redisson_* +eval +evalsha +hexists +hset +hdel +pexpire +pttl +get +set +del +publish";
     for rules in [before_lines, "~* &* +@all -time"] {
@@ -581,7 +581,7 @@ fn a_release_reports_missing_queue_rights() {
 
 /// A key of another type affects only this lock.
 #[test]
-fn a_foreign_queue_key_does_not_imply_missing_rights() {
+fn a_queue_key_of_another_type_is_no_missing_right() {
     let (server, store) = served();
     let holder = waiter();
     server.run(&["SET", LINE, "text"]);
@@ -592,7 +592,7 @@ fn a_foreign_queue_key_does_not_imply_missing_rights() {
 
 /// The client's poll was on its way when the client was notified, and put it back into the wait queue.
 #[test]
-fn a_notified_grant_leaves_the_wait_queue() {
+fn a_notified_client_that_queued_again_leaves_the_wait_queue() {
     let (server, store) = served();
     let [holder, first] = held(&store);
     queued(&store, &first);
@@ -623,7 +623,7 @@ fn a_clients_own_subscription_does_not_count_as_a_listener() {
 }
 
 #[test]
-fn a_reservation_serves_its_client_in_every_queue_mode() {
+fn every_queue_mode_grants_a_reserved_lock_to_its_client() {
     let (server, store) = served();
     for queue_mode in [QueueMode::Waits, QueueMode::Yields, QueueMode::InWaitQueue, QueueMode::IsNext] {
         let next = by(&waiter(), queue_mode);

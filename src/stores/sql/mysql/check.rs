@@ -126,7 +126,7 @@ mod tests {
     use super::is_too_old;
 
     #[test]
-    fn old_versions_are_recognised() {
+    fn mysql_and_mariadb_versions_below_the_minimum_are_recognised() {
         for new in
             ["5.7.44", "8.0.36-0ubuntu0.22.04.1", "9.1.0", "10.11.6-MariaDB-0+deb12u1", "11.4.2-MariaDB"]
         {

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helper_tables_share_the_main_tables_name_and_schema() {
+    fn helper_tables_get_the_main_tables_schema_and_name_prefix() {
         let table = format!("{}.{}", identifier("Some \"schema\""), identifier("leasehold_locks"));
         let text = "SELECT FROM leasehold_locks, leasehold_locks_wait_queue AS leasehold";
         let expected = "SELECT FROM \"Some \"\"schema\"\"\".\"leasehold_locks\", \

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_tidied_once_a_minute() {
+    fn a_wait_queues_dead_rows_are_removed_once_a_minute() {
         let (queue, begun) = (QueueUse::default(), Moment::from_nanos(0));
         let at = |seconds| queue.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
         assert_eq!(

@@ -280,7 +280,7 @@ mod tests {
     /// The other thread waits for the table's mutex until the new connection is in the table.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_connection_being_opened_is_not_closed_as_stray() {
+    fn a_connection_being_opened_is_not_closed_as_left_over() {
         let (_folder, path) = at_rest();
         let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

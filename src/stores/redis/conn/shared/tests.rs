@@ -167,7 +167,7 @@ fn a_reply_is_not_matched_to_an_unsent_request() {
 }
 
 #[test]
-fn a_connect_delays_only_requests_that_need_it() {
+fn opening_a_connection_delays_neither_polling_nor_closing() {
     let (shared, _pool, reply, server) = asked();
     drop(server);
     shared.wait(&reply).unwrap_err();
@@ -219,7 +219,7 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
 }
 
 #[test]
-fn a_late_give_up_spares_the_next_connection() {
+fn a_late_timeout_does_not_close_the_next_connection() {
     let (shared, pool, one, server) = asked();
     drop(server);
     shared.wait(&one).unwrap_err();
@@ -229,7 +229,7 @@ fn a_late_give_up_spares_the_next_connection() {
 }
 
 #[test]
-fn a_write_to_an_old_connection_blocks_no_new() {
+fn an_old_connections_blocked_write_delays_no_new_connection() {
     let (shared, pool, one, old) = asked();
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
@@ -266,7 +266,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
 }
 
 #[test]
-fn only_a_few_requests_are_left_for_the_reader_to_write() {
+fn a_sender_writes_when_too_many_requests_are_unsent() {
     let (shared, _pool, one, mut server) = asked();
     shared.out.lock().has_reader = true;
     let mut replies = vec![one, ask(&shared, None)];
@@ -338,7 +338,7 @@ fn a_timely_reply_counts_even_if_handled_late() {
 }
 
 #[test]
-fn an_expired_readers_queued_requests_are_written() {
+fn unsent_requests_are_written_when_the_reading_thread_leaves() {
     let (shared, _pool, one, mut server) = asked();
     shared.out.lock().has_reader = true;
     let replies = [one, ask(&shared, None), ask(&shared, None)];
@@ -355,7 +355,7 @@ fn an_expired_readers_queued_requests_are_written() {
 /// Only with Unix sockets: over TCP the first write after the server's close succeeds.
 #[cfg(unix)]
 #[test]
-fn a_failed_write_leaves_earlier_requests_in_doubt() {
+fn after_a_failed_write_sent_requests_have_unknown_outcomes() {
     let (shared, pool, one, server) = asked();
     drop(server);
     let two = ask(&shared, None);
@@ -369,7 +369,7 @@ fn a_failed_write_leaves_earlier_requests_in_doubt() {
 }
 
 #[test]
-fn without_a_reader_callers_write_their_own_requests() {
+fn without_a_reading_thread_callers_write_their_own_requests() {
     let (shared, _pool, one, mut server) = asked();
     is_answered(&shared, &one, &mut server, 1);
     for _ in 0..ENOUGH_SENT + 2 {
