@@ -815,22 +815,18 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
 });
 
 // When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
-on_databases!(
-    a_client_beyond_the_connection_limit_fails_as_busy,
-    D::start_with(D::FEW_CONNECTIONS),
-    |server| {
-        server.client();
-        let (mut taken, mut said) = (Vec::new(), None);
-        let is_busy = eventually(LONG, || {
-            taken.extend((0..20).map_while(|_| server.connect_as("admin")));
-            said = LockClient::connect(server.url()).err();
-            said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
-        });
-        assert!(is_busy, "{said:?}");
-        drop(taken);
-        assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
-    }
-);
+on_databases!(a_client_beyond_the_connection_limit_is_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
+    server.client();
+    let (mut taken, mut said) = (Vec::new(), None);
+    let is_busy = eventually(LONG, || {
+        taken.extend((0..20).map_while(|_| server.connect_as("admin")));
+        said = LockClient::connect(server.url()).err();
+        said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
+    });
+    assert!(is_busy, "{said:?}");
+    drop(taken);
+    assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
+});
 
 on_databases!(existing_tables_need_no_right_to_create, D::start(), |server| {
     server.make_user("few", "");
