@@ -198,8 +198,8 @@ pub(crate) fn unknown<T>(
     clients: impl Iterator<Item = ClientId>,
     known: &HashMap<ClientId, T>,
 ) -> Vec<ClientId> {
-    let wanted: HashSet<ClientId> = clients.filter(|client| !known.contains_key(client)).collect();
-    wanted.into_iter().collect()
+    let mut seen = HashSet::new();
+    clients.filter(|client| !known.contains_key(client) && seen.insert(*client)).collect()
 }
 
 #[cfg(test)]

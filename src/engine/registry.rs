@@ -1,6 +1,6 @@
 //! All local locks of a client, with their holds and waiters.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
@@ -9,6 +9,7 @@ use crate::engine::hold::{Hold, LocalLock, State};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
+use crate::shrink::CrowdMap;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
@@ -19,7 +20,7 @@ pub(crate) struct Registry {
     locks: Arc<Locks>,
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Local locks that are kept for a while, and until when.
-    pub(super) remembered: Mutex<HashMap<LockKey, (Moment, Arc<LocalLock>)>>,
+    pub(super) remembered: Mutex<CrowdMap<LockKey, (Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
 
@@ -70,7 +71,11 @@ impl Registry {
 
     pub(crate) fn tidy(&self, now: Moment) {
         let mut remembered = self.remembered.lock();
-        let over: Vec<_> = remembered.extract_if(|_, (until, _)| *until <= now).collect();
+        let mut over = Vec::new();
+        remembered.retain(|_, (until, local)| {
+            over.extend((*until <= now).then(|| Arc::clone(local)));
+            *until > now
+        });
         drop(remembered); // a local lock that is dropped takes other mutexes
         drop(over);
     }

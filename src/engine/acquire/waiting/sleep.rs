@@ -72,17 +72,20 @@ impl Waiting<'_> {
                 let claim = self.claim();
                 self.listening.listen(engine.store.listen(&claim, &waker));
             }
+            if self.listening.is_refused() {
+                self.go_by_releases();
+                return Ok(());
+            }
+            if self.listening.has_moved() {
+                return Ok(());
+            }
             // Once confirmed, this subscription wakes the waiter, which attempts once, because it may have
             // missed a release.
             if watches_releases {
                 let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
                 self.release_watch.listen(engine.store.listen(&claim, &waker));
             }
-            if self.listening.is_refused() {
-                self.go_by_releases();
-                return Ok(());
-            }
-            if self.release_watch.has_moved() || self.listening.has_moved() {
+            if self.release_watch.has_moved() {
                 return Ok(());
             }
         }
