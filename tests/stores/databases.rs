@@ -1,5 +1,5 @@
-//! Tests for PostgreSQL and MySQL: restarts, ended sessions, lock rows, session locks, and locks in the
-//! caller's transaction. [`Database`] has the differences.
+//! Tests for PostgreSQL and MySQL: restarts, ended sessions, lock rows, session locks, locks in the caller's
+//! transaction, users, settings, limits, and tables that cannot be used. [`Database`] has the differences.
 
 use std::sync::Barrier;
 
@@ -19,7 +19,7 @@ pub(crate) trait Rows {
     /// Runs the test on a file, or on a server that it shares with tests that do not disturb it.
     fn with_one(test: impl FnOnce(&Self));
     fn builder(&self) -> ClientBuilder;
-    /// Executes the statements. Returns the rows of the last one, each value as text.
+    /// Executes the statements. Returns the rows that they give, each value as text.
     fn ask(&self, statements: &str) -> Vec<Vec<String>>;
     /// The condition that finds a lock's row.
     fn has_name(name: &str) -> String;
@@ -134,7 +134,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn end_sessions_of(&self, user: &str);
     /// The process that serves the client, which has just released a lock.
     fn serving_process(&self) -> u32;
-    /// Whether commits wait for a replica, of which there is none. `false` if the server cannot.
+    /// Sets whether commits wait for a replica, of which there is none. `false` if the server cannot wait.
     fn await_replicas(&self, awaits: bool) -> bool;
     /// Makes the server read-only, as before a switchover. Open connections stay.
     fn set_read_only(&self, is_read_only: bool);
@@ -721,12 +721,14 @@ on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server|
 on_databases!(the_table_of_names_is_created_concurrently, D::shared(), |server| {
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
+        let (names, connections) = (D::new_names(&table).unwrap(), (0..8).map(|_| server.connect()));
+        let connections: Vec<_> = connections.collect(); // a failure here leaves nobody at the barrier
         thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    let (names, mut connection) = (D::new_names(&table).unwrap(), server.connect());
+            for mut connection in connections {
+                let (names, start) = (&names, &start);
+                scope.spawn(move || {
                     start.wait();
-                    D::create_names(&names, &mut connection).unwrap();
+                    D::create_names(names, &mut connection).unwrap();
                 });
             }
         });

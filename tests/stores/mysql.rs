@@ -32,7 +32,7 @@ impl Database for MysqlServer {
     const FEW_CONNECTIONS: &'static [&'static str] = &["--max-connections=12"];
     const LOGGED: &'static [&'static str] = &["--log-bin=binlog", "--server-id=1"];
     const LOCKS_IN_ERRORS: &'static str = "`locks`.`leasehold_locks`";
-    const REFUSES_IN_ERRORS: &'static str = "";
+    const REFUSES_IN_ERRORS: &'static str = ""; // the trigger's error names no table
     const WRITES: &'static [&'static str] = &["lock", "token"];
     const WRONG_URLS: &'static [(&'static str, ErrorKind)] =
         &[("", ErrorKind::InvalidInput), ("/locks?require_ssl=true", ErrorKind::InvalidInput)];
@@ -75,7 +75,10 @@ impl Database for MysqlServer {
     fn await_replicas(&self, awaits: bool) -> bool {
         let settings = ["timeout = 600000", "wait_no_slave = 1", &format!("enabled = {awaits}")];
         let set = |setting| self.admin().query_drop(format!("SET GLOBAL rpl_semi_sync_master_{setting}"));
-        settings.into_iter().all(|setting| set(setting).is_ok())
+        let [timeout, others @ ..] = settings;
+        let can_wait = set(timeout).is_ok(); // the server has the plugin
+        others.into_iter().filter(|_| can_wait).for_each(|setting| set(setting).unwrap());
+        can_wait
     }
     fn set_read_only(&self, is_read_only: bool) {
         self.execute(&format!("SET GLOBAL read_only = {is_read_only}"));

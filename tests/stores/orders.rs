@@ -32,7 +32,7 @@ fn comes_to_what_it_says(url: &str) {
     }
 }
 
-on_databases!(an_order_is_placed_once_on_databases, D::start(), |server| {
+on_databases!(an_order_is_placed_once_on_each_database, D::start(), |server| {
     comes_to_what_it_says(&server.url());
 });
 

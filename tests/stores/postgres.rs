@@ -1,4 +1,4 @@
-//! PostgreSQL beyond the contracts: restarts, ended sessions, query plans, permissions, advisory locks, and
+//! PostgreSQL beyond the contracts: restarts, ended sessions, query plans, advisory locks, and
 //! locks in the caller's transaction.
 
 use leasehold::Result;
@@ -63,7 +63,10 @@ impl Database for PostgresServer {
         rows.map(|row| (0..row.len()).map(|at| row.get(at).unwrap().to_owned()).collect()).collect()
     }
     fn end_sessions_of(&self, user: &str) {
-        let others = format!("{} = '{user}' AND pid <> pg_backend_pid()", Self::SESSIONS_OF);
+        let others = format!(
+            "{} = '{user}' AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+            Self::SESSIONS_OF
+        );
         self.execute(&format!("SELECT pg_terminate_backend(pid, 5000) FROM {others}"));
     }
     fn serving_process(&self) -> u32 {

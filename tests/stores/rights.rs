@@ -23,8 +23,8 @@ struct Refusing<'a> {
     owner: LockClient,
     /// A part of the text of each refusal.
     words: &'a str,
-    /// What must be true of the store after each call.
-    check: &'a dyn Fn(),
+    /// What must be true of the store after each call. The name is that of a lock that is free now.
+    check: &'a dyn Fn(Option<&str>),
 }
 
 impl Refusing<'_> {
@@ -86,7 +86,7 @@ impl Refusing<'_> {
             Err(error) => judge("token", &error),
             Ok(()) => token.unlock().unwrap_or_else(|error| judge("token", &error)),
         }
-        (self.check)();
+        (self.check)(None);
         refused.into_iter().collect()
     }
 
@@ -95,17 +95,19 @@ impl Refusing<'_> {
     fn holds(&self, name: &str, client: &LockClient, count: u32) {
         let (seen, id) = (self.owner.inspect(name).unwrap().holders, client.id().to_string());
         // The fifteenth character of an id says whether the client may use the wait queue, and may change.
-        let is_of = |owner: &str| owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..);
+        let same = |owner: &str| owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..);
+        let is_of = |owner: &str| same(owner) && owner.get(36..37) == Some(":");
         let counts: Vec<_> = seen.iter().map(|one| one.hold_count.filter(|_| is_of(&one.owner))).collect();
         let expected: &[_] = if count == 0 { &[] } else { &[Some(count)] };
         assert_eq!(counts, expected, "{name}: {seen:?}");
-        (self.check)();
+        (self.check)((count == 0).then_some(name));
     }
 }
 
-// The users: one may only read, and one lacks a single right, also in a client that has used it before.
+// The users: one may only read, one lacks a single right, also in a client that has used it before, and one has
+// no right to the directory of clients, which no lock needs.
 on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
-    let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|| () };
+    let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|_| () };
     let as_user = |user: &str| server.options_as(user).build();
     server.execute("CREATE USER reader");
     server.grant("SELECT", "leasehold_locks", "reader");
@@ -117,18 +119,23 @@ on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
         let user = format!("without_{}", right.to_lowercase());
         server.make_user(&user, "");
         let running = as_user(&user).unwrap();
+        running.get_lock("app:used").acquire().unwrap().unlock().unwrap();
         server.execute(&format!("REVOKE {right} ON {}.leasehold_locks FROM {user}", D::SCHEMA));
         for client in [as_user(&user), Ok(running)] {
             assert_eq!(store.refused(right, || client), refused, "without {right}");
         }
     }
+    server.make_user("unlisted", "");
+    let clients = format!("{}.leasehold_locks_clients", D::SCHEMA);
+    server.execute(&format!("REVOKE {DOCUMENTED} ON {clients} FROM unlisted"));
+    assert!(store.refused("the directory", || as_user("unlisted")).is_empty());
 });
 
 // Who only reads needs no wait queue, with or without rights to its table.
 test_on!(a_client_without_the_queues_table_is_refused, PostgresServer::start(), |server| {
     let few = || server.options_as("few").build();
     let words = "public.leasehold_locks_wait_queue";
-    let store = Refusing { owner: server.client(), words, check: &|| () };
+    let store = Refusing { owner: server.client(), words, check: &|_| () };
     server.execute("CREATE USER few");
     server.grant(DOCUMENTED, "leasehold_locks", "few");
     assert_eq!(store.refused("the queue", few), ["connect"]);
@@ -144,7 +151,7 @@ test_on!(missing_rights_are_refused_in_words_on_etcd, Etcd::start(), |server| {
         LockClient::builder().url(format!("etcd://{user}:S3CR3T@{}{path}", server.place())).build()
     };
     let words = "permission denied";
-    let store = Refusing { owner: build("app", "").unwrap(), words, check: &|| () };
+    let store = Refusing { owner: build("app", "").unwrap(), words, check: &|_| () };
     assert_eq!(store.refused("a role", || build("guest", "")), ["connect"]);
     assert_eq!(store.refused("the prefix", || build("app", "/other")), ["connect"]);
 });
@@ -152,7 +159,7 @@ test_on!(missing_rights_are_refused_in_words_on_etcd, Etcd::start(), |server| {
 test_on!(missing_rights_are_refused_in_words_on_zookeeper, ZooKeeper::start(CALM), |server| {
     let build = |login: &str| LockClient::connect(format!("zk://{login}127.0.0.1:{}/private", server.port()));
     let words = "permission denied by the ACL";
-    let store = Refusing { owner: build("me:S3CR3T@").unwrap(), words, check: &|| () };
+    let store = Refusing { owner: build("me:S3CR3T@").unwrap(), words, check: &|_| () };
     let _held = store.owner.get_lock("first").acquire().unwrap();
     for login in ["", "me:wrong@", "you:S3CR3T@"] {
         assert_eq!(store.refused("the login", || build(login)), ["lock", "read", "try"]);
@@ -204,7 +211,13 @@ fn missing_rights_are_refused_in_words_on_redis() {
         options().build().unwrap().with_lock("warm-up", |_| ()).unwrap();
         assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
         let baseline = Baseline::take(&server).alone();
-        let check = || assert_every_hash_has_a_ttl(&server);
+        let check = |free: Option<&str>| {
+            assert_every_hash_has_a_ttl(&server);
+            if let Some(name) = free {
+                let is_there: bool = redis::cmd("EXISTS").arg(name).query(&mut server.admin()).unwrap();
+                assert!(!is_there, "{name}");
+            }
+        };
         let store = Refusing {
             owner: options().build().unwrap(),
             words: "permission denied by the server's ACL",
@@ -223,7 +236,7 @@ fn missing_rights_are_refused_in_words_on_redis() {
             let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
             for key in keys.iter().filter(|key| !key.starts_with("redisson_lock_token:")) {
                 let left: i64 = redis::cmd("PTTL").arg(key).query(&mut server.admin()).unwrap();
-                assert!(left > 0 || key == "leasehold_client:format", "{key} without {missing}");
+                assert!(left != -1 || key == "leasehold_client:format", "{key} without {missing}");
             }
             does(&["FLUSHALL"]);
         }

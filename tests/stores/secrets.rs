@@ -265,7 +265,7 @@ test_on!(rotations_are_followed_in_a_cluster, Cluster::start_with(&[&format!("us
     assert_eq!(asked.lock().len(), seeds, "{asked:?}");
 });
 
-on_databases!(rotations_are_followed_on_databases, changing::<D>(), |(url, change)| {
+on_databases!(rotations_are_followed_on_each_database, changing::<D>(), |(url, change)| {
     rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 });
 

@@ -30,8 +30,8 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
     let theirs = other.get_lock(name);
-    // A single request, because an unused hold may end between the two that `is_locked` sends.
-    use_until_cached(&lock, || theirs.try_lock().unwrap() && theirs.unlock().is_ok());
+    // Not by a try: on ZooKeeper and etcd a try queues, and so recalls the lock.
+    use_until_cached(&lock, || !theirs.is_locked().unwrap());
     lock
 }
 

@@ -190,7 +190,7 @@ pub fn mysql(job: &Job<'_>) -> bool {
                 "stores",
                 &["databases::", "mysql::", "--skip=::postgres", "--skip=::sqlite"],
             )
-            & suites::run(mysql, "stores", &["orders::an_order_is_placed_once_on_databases::mysql"])
+            & suites::run(mysql, "stores", &["orders::an_order_is_placed_once_on_each_database::mysql"])
     })
 }
 

@@ -1,6 +1,7 @@
 //! `once`: timers on many machines start a job, and one machine runs it.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -35,11 +36,12 @@ fn of_three_machines_one_runs_the_job() {
 
 #[test]
 fn a_job_runs_again_after_its_minimum_time() {
-    let server = Server::start();
+    let (server, begun) = (Server::start(), Instant::now());
     assert_eq!(outcome(&mut once(&server, ["1s", "5s"], "")).0, 0);
     let left_ms = server.ask(&["PTTL", "job"]);
     let left_ms: i64 = left_ms.trim_start_matches(':').trim().parse().unwrap();
-    assert!((1..=1000).contains(&left_ms), "{left_ms}");
+    let is_over = left_ms == -2 && begun.elapsed() >= Duration::from_secs(1);
+    assert!(is_over || (1..=1000).contains(&left_ms), "{left_ms}");
     eventually("the least time is over", || server.keys().is_empty());
     assert_eq!(outcome(&mut once(&server, ["1s", "5s"], "")).0, 0);
     assert_eq!(runs(&server), 2);
