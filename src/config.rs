@@ -218,7 +218,7 @@ impl ServerOptions {
         })?;
         self.durable.map_or(Ok(()), Durable::check)?;
         if let ReplicaRule::Required(replicas) = self.replicas {
-            check_timeout("time-out for require_replicas", replicas.within)?;
+            check_timeout("require_replicas time-out", replicas.within)?;
             replicas.check(self.command_timeout)?;
         }
         self.check_client_name()?;

@@ -33,6 +33,7 @@ const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// which this grows from round to round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
+const UNSHOWN: &str = "(the URL's host, not shown since it may be part of a password)";
 
 #[derive(Clone)]
 pub(crate) struct Host {
@@ -76,7 +77,7 @@ impl Hash for Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_shown.load(Ordering::Relaxed) { &self.name } else { "(host of the URL)" })
+        f.write_str(if self.is_shown.load(Ordering::Relaxed) { &self.name } else { UNSHOWN })
     }
 }
 
@@ -360,7 +361,8 @@ mod tests {
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // The error is the refusal of the one address; the silent address is tried again.
+        // Now one address refuses, and the other stays silent until the deadline. The error is the refusal,
+        // not the time-out.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -91,7 +91,7 @@ fn is_mostly_empty(room: usize, len: usize) -> bool {
 /// Shortest interval between two searches for entries that have expired.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Schedules searches for entries that have expired.
+/// Says when to search a collection for expired entries: at most once each [`SWEEP_EVERY`].
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     next: AtomicU64,

@@ -146,18 +146,19 @@ pub(crate) enum Action {
     /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if
     /// there is a fault.
     ///
-    /// A fault is a server that is too old, a replica, or silent; rights without which locks fail; scripts
-    /// that are refused; a policy that evicts keys, with maxmemory; a lease below 3 round trips (p99); a test
-    /// lock that cannot be acquired and released; threads that wait for each other.
+    /// Faults: the server is too old, is a replica, or does not answer; the user lacks a right that locks
+    /// need; scripts are refused; a full server evicts keys (maxmemory is set); the lease is below 3 round
+    /// trips (p99); a test lock cannot be acquired and released; threads wait for each other.
     ///
-    /// A warning is a member of a cluster that is used as one server; messages or the directory refused; no
-    /// append-only file, or one that is not synced; a policy that would evict; a replica that lags; a clock 1
-    /// s off; a test message that does not arrive; a lease below 30 round trips, or below 3 command
-    /// time-outs; locks without an expiry; a table of the same name in another schema; old versions of rows
-    /// that a database keeps; a password that every user can read.
+    /// Warnings: a member of a cluster is used as one server; the user may not subscribe, or not write the
+    /// list of clients; there is no append-only file, or it is not synced; the server would evict keys if
+    /// maxmemory were set; a replica lags; a clock is 1 s off; a test message does not arrive; the lease is
+    /// below 30 round trips, or below 3 command time-outs; locks have no expiry; a table of the same name is
+    /// in another schema; old versions of rows pile up; every user can read a password.
     ///
-    /// ACL DRYRUN or a script answers which rights the user has. Before Redis 7.0 doctor tries each request,
-    /// on keys below --name that expire after 1s. Each server of a cluster, a Redlock or a ring is checked.
+    /// Doctor asks for the user's rights by ACL DRYRUN or a script. Before Redis 7.0 doctor tries each
+    /// request, on keys below --name that expire after 1s. Each server of a cluster, a Redlock or a ring is
+    /// checked.
     Doctor(DoctorArgs),
     /// Prints a line for each change of locks: acquired, released, expired, waiters. Polls each second, until
     /// a signal ends it.

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_entry_is_split_at_each_lock_line() {
+    fn a_clients_entry_is_parsed_into_a_head_and_one_part_per_lock() {
         let (head, parts) = Fields::parted("host=h\nlocks=3\nlock=a\nowner=1\nlock=b\n", "lock");
         assert_eq!((head.text("host"), head.number("owner")), (Some("h".to_owned()), None));
         let parts: Vec<_> = parts.map(|part| (part.text("lock").unwrap(), part.number("owner"))).collect();

@@ -306,8 +306,8 @@ fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
             let judging = scope.spawn(|| {
                 let _ends = Ends(failing);
                 let waits = || {
-                    let local = engine.registry.found(Kind::Mutex, name);
-                    local.is_some_and(|local| local.state().queue.tickets.iter().any(|one| one.follows))
+                    let Some(local) = engine.registry.found(Kind::Mutex, name) else { return false };
+                    local.state().queue.tickets.iter().any(|ticket| ticket.woken_after_hand_off)
                 };
                 comes_about("an attempt, or its wait", || store.attempts.count() > attempts || waits());
                 let wakes = || engine.stats().woken_locally + engine.stats().woken_by_message;

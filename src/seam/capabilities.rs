@@ -138,7 +138,7 @@ pub(crate) trait Sessions: Send + Sync {
     /// Registers the engine's timer thread, which the store wakes when a [`Bound`] has ended, or may have.
     fn attach(&self, timer: ServiceWaker);
 
-    /// The end of this granted hold besides its lease, if there is one. Called once for each grant.
+    /// What else than its lease can end this granted hold, such as a session. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 

@@ -314,7 +314,7 @@ scenario!(requests_whose_replies_are_blocked_leave_no_orphans, |world| {
     client.get_lock("asymmetric").unlock().unwrap();
 });
 
-scenario!(a_withdrawing_leader_gets_its_releases_error, |world| {
+scenario!(withdraw_returns_the_error_of_the_failed_release, |world| {
     let client = world.client();
     let leader = client.leader("lead").unwrap();
     comes_within(now(), T, "the election", || leader.term().is_some());

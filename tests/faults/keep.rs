@@ -59,7 +59,8 @@ scenario!(a_recalled_cached_lock_reaches_the_waiter_within_50_ms, |world| {
     }
 });
 
-// Redisson's waiters subscribe to the lock's channel and send no recall.
+// This crate's waiters send a message, the recall, that asks the client to free a cached lock. Redisson's do
+// not: the client finds them by counting the subscribers of the lock's channel.
 scenario!(a_cached_lock_is_freed_for_a_subscribed_redisson_waiter, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");

@@ -238,7 +238,7 @@ fn arguments(list: &mut List) {
     list.add("get_expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
     list.add("get_expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
-    list.add("change_ring() of another client", client.change_ring(Ring::new(["redis://127.0.0.1"])));
+    list.add("change_ring() of a client with no ring", client.change_ring(Ring::new(["redis://127.0.0.1"])));
     let fence = client.get_fenced_lock("orders").acquire().unwrap().fencing_token().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
 }
@@ -356,7 +356,7 @@ fn servers(list: &mut List) {
         Some("AUTH" | "SELECT") => "+OK\r\n".into(),
         _ => "-NOPERM this user has no permissions to run the 'evalsha' command\r\n".into(),
     });
-    connecting("+what", |_| "+what\r\n".into());
+    connecting("a server that answers HELLO by +what", |_| "+what\r\n".into());
     connecting("no answer", |_| String::new());
     let server = talking(|mut stream| {
         stream.read_exact(&mut [0; 1]).ok();

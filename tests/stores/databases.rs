@@ -81,7 +81,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// The settings of a server that has few connections, and of one that has a log for replicas.
     const FEW_CONNECTIONS: &'static [&'static str];
     const LOGGED: &'static [&'static str];
-    /// The table of locks, and the table `refuses`, as errors name them.
+    /// How errors name the table of locks, and the table `refuses`, which a test makes unusable.
     const LOCKS_IN_ERRORS: &'static str;
     const REFUSES_IN_ERRORS: &'static str;
     /// The calls that are refused to a user who may only read, of those in `rights.rs`.
@@ -817,7 +817,7 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
 });
 
 // When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
-on_databases!(a_client_beyond_the_connection_limit_is_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
+on_databases!(connecting_beyond_the_limit_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
     server.client();
     let (mut taken, mut said) = (Vec::new(), None);
     let is_busy = eventually(LONG, || {

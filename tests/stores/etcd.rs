@@ -125,8 +125,8 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
         return; // here only the next renewal finds the loss
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // One hold is watched alone, one together with others, and one has a waiter of its own client. Some are
-    // renewed, and some have an explicit lease.
+    // Tries each combination: the client holds one lock, or holds another and waits for a third; the lease is
+    // renewed, or explicit.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
@@ -144,7 +144,7 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
                 lock.acquire().unwrap()
             };
             let lost = guard.lost();
-            // A hold is watched once it has lasted for a second, so by now the watch exists.
+            // A client watches the key of a hold that has lasted for a second, so by now the watch exists.
             throughout(ms(2_500), || guard.check().is_ok());
             let lease = lease_of(&server, lock.name());
             let revoked = now();
@@ -366,11 +366,11 @@ test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |se
     let name = fresh("users");
     let guard = app.get_lock(&name).acquire().unwrap();
     let waiter = Waiter::start(turn(other.get_lock(&name)));
-    // Each change of the users makes all tokens invalid.
+    // Each change of the users ends the login of every client: etcd refuses the login tokens issued before.
     server.must_as(&server.token(), "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK);
-    // The watch gets a new token too, so that messages wake the client.
+    // Each client's watch must log in again too, or no message would wake the client.
     are_woken(&app.get_lock(&name), &late.get_lock(&name));
 });
 

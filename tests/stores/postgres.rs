@@ -21,7 +21,7 @@ impl Database for PostgresServer {
     const OLD_TABLE: &'static str =
         "CREATE TABLE old_locks (LIKE leasehold_locks INCLUDING ALL); ALTER TABLE old_locks DROP keeper";
     const WITH_PASSWORD: &'static str = "PASSWORD 'S3CR3T'";
-    // The rules of the test's server demand the certificate of the user `client`.
+    // Empty, because this server's pg_hba.conf already demands a certificate of the user `client`.
     const WITH_CERTIFICATE: &'static str = "";
     const VERIFIED: &'static str = "sslmode=verify-full";
     const COUNT_TLS: &'static str = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)

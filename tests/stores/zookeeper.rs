@@ -454,7 +454,7 @@ test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::s
     relay.end_session(&server);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
     assert!(held.unlock().unwrap_err().is_lost());
-    // In its next session the client writes a new entry.
+    // In its next session the client lists itself in the directory of clients again.
     let held = one.get_lock("a").acquire_owned().unwrap();
     comes_true_within(LONG, is_listed);
     held.unlock().unwrap();

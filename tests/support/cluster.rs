@@ -69,7 +69,8 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {SOON}"))
-                // Replicas may be elected however late, and a new replica gets the data at once.
+                // Tests need not wait: a replica may be elected however long it was cut off from its primary
+                // (0), and a new replica gets the data at once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
             for line in config {

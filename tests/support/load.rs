@@ -116,7 +116,7 @@ impl Load {
         self.shared.subjects.iter().find(|subject| subject.name == name).expect("a lock of this load")
     }
 
-    /// The longest time in which none of these locks was granted.
+    /// The longest time between two grants of the same lock, over all these locks, from `since` on.
     pub fn longest_gap(&self, names: &[String], since: Instant) -> Duration {
         let gap = |name: &String| {
             let grants = self.subject(name).grants.lock();

@@ -189,10 +189,10 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // Compiles the packed content with dependencies that are already compiled, which cargo's own check cannot
-    // do. The folder is always the same, since for cargo another path is another package. The program's lock
-    // file names the library as from a registry: only that entry is unlocked, so that nothing is looked up in
-    // the network.
+    // Compiles the packed crates with the dependencies that are already compiled; `cargo package` itself
+    // would compile them again. The folder is always the same, because for cargo a crate in another folder is
+    // another crate. Cargo.lock of the packed program expects the library from crates.io. The patch replaces
+    // only this entry, and `--offline` keeps cargo from looking it up.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT

@@ -128,7 +128,8 @@ pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
     let lines =
         programs.iter().map(|program| format!("{} {} {}\n", program.kind, program.name, program.path));
     fs::write(list(job), lines.collect::<String>()).ok()?;
-    // Tests start the built example directly: `cargo run` would wait for the other lane's build.
+    // Tests start the built example directly: `cargo run` would wait for cargo's lock of the build folder
+    // while another part of the gate compiles.
     let example = programs.iter().find(|program| program.kind == "example")?;
     job.gate.set("LEASEHOLD_EXAMPLES", Path::new(&example.path).parent()?.display().to_string());
     Some(programs)

@@ -481,8 +481,8 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    /// Starts the waiting process beside the process that holds the lock; also returns the connections before
-    /// that.
+    /// Starts the waiting process beside the process that holds the lock. Also returns how many connections
+    /// the server had just before.
     fn beside(
         &mut self,
         holder: &mut Driver,

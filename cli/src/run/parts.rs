@@ -102,7 +102,7 @@ pub(crate) struct LookoutArgs {
 /// Orders of the process that holds the lock. If that process dies, the socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// The lock is certainly held until this instant, unless another order comes.
+    /// The lock is held until this instant at least. A later `Until` extends that, and `Gone` ends it.
     Until(Moment),
     Gone,
     /// The supervisor sent TERM to the command, so the processes that the command started must end with it.

@@ -547,7 +547,7 @@ fn control_characters_of_holders_are_escaped() {
 }
 
 #[test]
-fn a_late_grant_with_max_hold_still_runs_the_command() {
+fn a_grant_answered_late_still_runs_the_command_under_max_hold() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);

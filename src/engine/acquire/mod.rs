@@ -200,8 +200,8 @@ const OTHER_TASK: &str = "another task of this thread holds the lock, and cannot
 const NOT_REENTRANT: &str = "this thread already holds the lock, which is not reentrant";
 const READS_ALREADY: &str =
     "this thread holds the read lock, which cannot become the write lock: release it first";
-const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard would read as another \
-    owner: use a guard of this thread, or release the write lock first";
+const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard is another owner, whose \
+    read lock would wait for it: use a guard of this thread, or release the write lock first";
 const WROTE_AS_ANOTHER: &str = "this thread holds the write lock, but one of its requests had no answer, so it \
     cannot read as the same owner any more: release the write lock first";
 const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another owner: release the lock first";

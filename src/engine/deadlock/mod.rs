@@ -1,9 +1,10 @@
 //! Deadlocks: threads of any process that wait for each other in a cycle. The watchdog finds and reports
 //! them, and breaks them if the program asked for that.
 //!
-//! When a thread that holds a lock has waited for a while, the watchdog publishes the wait with an id in the
-//! client's directory entry. Then it follows the wait: who holds the lock, what that owner's thread waits
-//! for, and so on (`graph`). It reads other clients' waits and holds from the directory and the store
+//! The store has a *directory* with an entry for each client, which names the client's holds and waits. When
+//! a thread that holds a lock has waited for a while, the watchdog publishes the wait, with an id, in the
+//! entry of its client. Then the watchdog follows the wait: who holds the lock, what that owner's thread
+//! waits for, and so on (`graph`). It reads other clients' waits and holds from the directory and the store
 //! (`reading`), at a limited rate (`pace`).
 //!
 //! When a wait ends, its call returns at once, and the watchdog removes the wait from the entry later.
@@ -125,8 +126,9 @@ impl Finder {
 
     fn write(&mut self, named: Vec<LockUse>, stuck: &Stuck, (now, deadline): (Moment, Moment)) {
         let ids = ids_of(&named);
-        // Other clients' searches must find waits in the entry when a search here begins, and no waits that have
-        // ended.
+        // Waits for the store's answer, because the entry must be up to date when a search here begins: other
+        // clients must find this client's waits there, and none that have ended. Not needed if the entry
+        // named no wait and still names none.
         let is_awaited = !(ids.is_empty() && self.written.is_empty());
         match self.core.write_entry(named, stuck, is_awaited, (now, deadline)) {
             Some(Ok(())) => {

@@ -231,8 +231,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
             return Look::Behind;
         }
         if asks_for_itself {
-            ticket.follows = handing.is_some();
-            return if ticket.follows { Look::OnItsWay } else { Look::Free };
+            ticket.woken_after_hand_off = handing.is_some();
+            return if ticket.woken_after_hand_off { Look::OnItsWay } else { Look::Free };
         }
         self.held_here(now).map_or(Look::Free, Look::HeldHere)
     }
@@ -297,7 +297,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         } else {
             self.holds.extract_if(.., |own| is_own(own)).next()
         };
-        self.queue.tell_followers();
+        self.queue.wake_after_hand_off();
         over
     }
 
@@ -397,7 +397,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
                 ticket.is_asleep = true;
                 ticket.tell(); // the waiter may want to leave
             }
-            self.queue.tell_followers();
+            self.queue.wake_after_hand_off();
         }
     }
 

@@ -236,8 +236,9 @@ pub(crate) struct Ticket<W> {
     pub(crate) is_head: bool,
     /// Whether the waiter sleeps, and may be handed the lock.
     pub(crate) is_asleep: bool,
-    /// Whether to wake this waiter when the hand-off to another waiter is settled.
-    pub(crate) follows: bool,
+    /// Whether to wake this waiter after a hand-off: the waiter attempts although the process has a hold, and
+    /// found the lock on its way to another waiter.
+    pub(crate) woken_after_hand_off: bool,
     /// The note that something has changed since the waiter last checked. Cleared before each attempt.
     pub(crate) word: bool,
 }
@@ -260,8 +261,8 @@ impl<W: Waits> Queue<W> {
     pub(crate) fn join(&mut self, id: TicketId, waiter: W, spins: bool) {
         let alike = if spins { self.spinning } else { self.tickets.len() - self.spinning };
         self.spinning += usize::from(spins);
-        let (is_head, is_asleep, follows, word) = (alike == 0, false, false, false);
-        self.tickets.push_back(Ticket { id, waiter, spins, is_head, is_asleep, follows, word });
+        let (is_head, is_asleep, woken_after_hand_off, word) = (alike == 0, false, false, false);
+        self.tickets.push_back(Ticket { id, waiter, spins, is_head, is_asleep, woken_after_hand_off, word });
     }
 
     /// Removes and returns a waiter. If it was a head, the next of its kind becomes the head and is woken. A
@@ -307,9 +308,9 @@ impl<W: Waits> Queue<W> {
         }
     }
 
-    pub(super) fn tell_followers(&mut self) {
-        for ticket in self.tickets.iter_mut().filter(|ticket| ticket.follows) {
-            ticket.follows = false;
+    pub(super) fn wake_after_hand_off(&mut self) {
+        for ticket in self.tickets.iter_mut().filter(|ticket| ticket.woken_after_hand_off) {
+            ticket.woken_after_hand_off = false;
             ticket.tell();
         }
     }

@@ -166,7 +166,8 @@ impl Engine {
         result: &HandoffResult,
         begun: Moment,
     ) -> Result<()> {
-        // The thread that reads the answer gives up after one time-out. After two, the system has not run it.
+        // The thread that reads the answer gives up after one time-out, and then sets a result. If there is
+        // none after two, the operating system has not let that thread run.
         let first = match result.wait(self.options.command_timeout * 2) {
             Ok(Release::Freed { .. } | Release::StillHeld) => {
                 self.report_end(hold);

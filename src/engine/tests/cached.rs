@@ -59,7 +59,8 @@ impl CachingClient {
         second
     }
 
-    /// Makes this many unused cached holds. The caller keeps the local locks, as lock values would.
+    /// Makes this many unused cached holds. The caller must keep the returned entries, as a user's lock
+    /// values do; otherwise the client would forget the holds.
     fn cache_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = (0..many).map(|at| named(&format!("many {at}"))).collect();
         let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();

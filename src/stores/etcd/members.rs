@@ -242,7 +242,8 @@ pub(super) fn refusal(response: &Response) -> Failure {
             let words = "the server has no gateway at /v3; etcd 3.4 is the oldest that can be used";
             return Failure::Refused(Error::new(ErrorKind::TooOld, "ask", words));
         }
-        let words = format!("the server answered with HTTP status {}", response.status);
+        let status = response.status;
+        let words = format!("the answer (HTTP status {status}) is not etcd's: check the URL's host and port");
         return Failure::Unknown(Error::new(ErrorKind::Protocol, "ask", words));
     }
     // The answer is a proxy's (502, 503 or 504), and the proxy does not know the outcome.

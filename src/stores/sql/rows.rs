@@ -156,7 +156,7 @@ pub(super) trait Rows: Database {
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
-            // `None`: another client was faster, and the statement's snapshot lacks its row.
+            // `row` is `None` if another client inserted the row after this statement's snapshot: ask again.
             Change::None(row) => Ok(Attempt::Busy {
                 retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
             }),

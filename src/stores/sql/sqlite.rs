@@ -218,7 +218,7 @@ mod tests {
 
     /// Another thread keeps moving the file away and back.
     #[test]
-    fn a_file_reappearing_while_opened_is_opened_for_writing() {
+    fn a_file_moved_away_during_an_open_is_never_opened_read_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
         let database = Sqlite {

@@ -187,7 +187,7 @@ mod tests {
         life.window().until().minus(window(life.timeout))
     }
 
-    /// Requests every two seconds, as the thread of `keep` sends them, each answered after `delay`.
+    /// Requests every two seconds, as the client sends them to keep the session, each answered after `delay`.
     fn beat(life: &Life, seconds: std::ops::Range<u64>, delay: Duration) {
         for second in seconds.step_by(2) {
             life.answered(at(second), at(second).plus(delay));
@@ -257,7 +257,8 @@ mod tests {
     #[test]
     fn a_paused_leaders_late_answers_prolong_no_window() {
         let life = connected();
-        // The leader answers at 2 s, then stands still until 20 s, so it has sent no pings.
+        // The leader answers the request of 2 s, then stands still until 20 s. It has not pinged the client's
+        // server in between, so none of the later requests has certainly been reported.
         life.answered(at(2), at(2));
         for second in (4..20).step_by(2) {
             life.answered(at(second), at(20));
@@ -297,7 +298,8 @@ mod tests {
         let window = life.window();
         let (until, late) = (window.until(), at(33));
         assert!(until < late);
-        // The thread of `keep` has not closed the window yet.
+        // The window has ended, but the thread that keeps the session alive has not closed it yet. The new
+        // connection must close it, and must not extend it.
         life.connected(late, late);
         assert!(window.is_closed() && life.window().until() > late);
         beat(&life, 34..57, Duration::ZERO);

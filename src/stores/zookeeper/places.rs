@@ -189,7 +189,7 @@ mod tests {
     use crate::sync::Waker;
 
     #[test]
-    fn wake_all_wakes_the_clients_of_cached_locks() {
+    fn wake_all_wakes_those_who_listen_for_recalls_of_cached_locks() {
         let (places, waker) = (NodePlaces::default(), Waker::default());
         let _listening = places.recalls.listen("/a", Arc::new(Nobody), &waker);
         places.wake_all();

@@ -262,8 +262,8 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The late grant is removed. This is the end, unless an earlier clean-up may still
-                    // arrive.
+                    // The late grant is removed, so the clean-up ends. But if an earlier request of it had no
+                    // answer, the server may execute that one later and delete a newer hold: then go on.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {

@@ -408,7 +408,8 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
     third.attempts.say(in_doubt);
     let hold = claim(LONG);
     redlock.attempt(&hold, 1, soon()).granted();
-    // The grant will be undone by a clean-up.
+    // A clean-up will remove the grant of `third`, whose outcome is unknown, so that grant does not count.
+    // Without `second` no majority is left.
     second.renewals.say(refused);
     assert!(renew(&redlock, &hold, &[]).is_err());
 }

@@ -374,7 +374,7 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // The move ends: the new ring has the same nodes, and names no earlier list.
+        // The names have moved: the next ring has the same nodes, and needs no `moving_from` any more.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 

@@ -1,5 +1,5 @@
-//! Locks on transactions of the caller's own, as an application uses them: each waiter and each holder needs
-//! a connection, and there are few connections.
+//! Locks that live in the caller's own transaction, as an application uses them: each waiter and each holder
+//! needs a connection, and there are few connections.
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ pub enum Transactions {
 }
 
 impl Transactions {
-    /// Opens a pool of connections; `None` if locks on transactions do not exist for this store.
+    /// Opens a pool of connections. `None`: this store has no locks that live in the caller's own
+    /// transaction.
     pub fn open(store: &str, url: &str) -> Result<Option<Transactions>> {
         let url = url.to_owned();
         Ok(Some(match store {

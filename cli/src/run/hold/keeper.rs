@@ -39,7 +39,8 @@ enum Event {
 pub(crate) fn keep(args: &KeepArgs) -> Exit {
     close_inherited();
     rustix::process::setsid().ok(); // cannot fail, since this process leads no group yet
-    // On an error `hold` sees the end of the socket.
+    // After an error this process ends, which closes its socket to the process `leasehold hold`. That process
+    // reads the end of file as a failure.
     begin(args).unwrap_or_else(|error| Say::json().internal("the lock cannot be kept", &error))
 }
 
@@ -197,8 +198,8 @@ impl Keeper<'_> {
                     lost = never();
                     lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
                 },
-                // The lookout has ended; below a new one is started, so that the shell gets its signal in
-                // time.
+                // The lookout (the process that watches this one) has ended. The `default` branch starts
+                // another; without a lookout the shell might get its signal too late.
                 recv(ended) -> _ => lookout.take().into_iter().for_each(|lookout| lookout.end(self.caught)),
                 recv(self.caught.signals) -> _ => {}
                 default(self.tick) => if lookout.is_none() {

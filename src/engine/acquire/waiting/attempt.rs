@@ -107,7 +107,8 @@ impl Waiting<'_> {
             Ok(Attempt::Granted { fence, queued }) => {
                 let mut granted = None;
                 if let Some(bound) = window {
-                    // A grant takes the client out of the wait queue; a hand-off does not.
+                    // The store removes a client from the wait queue when it grants an attempt. A client
+                    // whose thread was handed the lock by another of its threads keeps its place.
                     if op == ATTEMPT && (self.wait_mode.may_stand() || call.kind == Kind::Read) {
                         let mut state = call.local.state();
                         state.queued = false;

@@ -122,7 +122,8 @@ impl Listening {
             && self.subscription.as_ref().is_some_and(Subscription::is_refused)
     }
 
-    /// Whether a standby message, and no other message, came since the last call.
+    /// Whether, since the last call, only the message came that this client is second in the queue
+    /// (`standby`).
     pub(super) fn stands_by(&mut self) -> bool {
         let Some(subscription) = &self.subscription else { return false };
         if self.has_message() {

@@ -258,7 +258,7 @@ fn an_unused_cached_hold_is_released_when_its_time_ends() {
 }
 
 #[test]
-fn a_late_return_lowers_a_threads_caching_score_once() {
+fn a_thread_that_comes_back_late_is_marked_down_once_for_caching() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));

@@ -127,7 +127,8 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // The engine makes a new wait of a failed re-entry. The model goes on without the level.
+                    // The hold is over, so the thread cannot re-enter. The engine would now wait for the lock
+                    // anew; the model only ends the hold.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }

@@ -111,7 +111,7 @@ fn a_waiter_may_leave_once_its_hand_off_is_cancelled() {
     assert_eq!(lock.held_here(NOW), Some(Moment::NEVER));
     assert_eq!(lock.look(SECOND, true, true, NOW), Look::OnItsWay);
     lock.not_sent(serial);
-    assert_eq!(words(&mut lock), [FIRST, SECOND], "who waits for it, and who follows");
+    assert_eq!(words(&mut lock), [FIRST, SECOND], "the receiver, and who found the lock on its way");
     assert_eq!(lock.withdraw(FIRST), Withdrawn::Free);
     assert_eq!(lock.begin_release(serial, at()), None, "once");
 }
@@ -128,7 +128,7 @@ fn only_the_receiving_waiter_completes_a_hand_off() {
     assert!(lock.received(SECOND, false).is_none(), "another waiter settles nothing");
     assert_eq!((lock.look(SECOND, true, true, NOW), words(&mut lock)), (Look::OnItsWay, vec![FIRST]));
     assert!(lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(), "it is to be released");
-    assert_eq!(words(&mut lock), [SECOND], "who follows");
+    assert_eq!(words(&mut lock), [SECOND], "who found the lock on its way");
     assert!(lock.remove(serial, None).is_some() && lock.holds.is_empty());
 }
 
@@ -161,7 +161,7 @@ fn a_clients_place_in_the_stores_queue_is_left_once() {
 }
 
 #[test]
-fn a_message_keeps_its_waiter_from_sleeping_once() {
+fn one_message_cancels_one_sleep_of_its_waiter() {
     let mut lock = lock();
     lock.queue.nudge();
     assert_eq!([(); 2].map(|()| lock.sleep(FIRST, true, false)), [false, true]);

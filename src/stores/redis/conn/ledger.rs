@@ -160,7 +160,8 @@ impl Ledger {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {
             Value::ServerError(_) if is_unknown_script(reply) => {
-                // Many requests may have been sent before; the first of their replies raises the counter.
+                // The server forgot its scripts once, but many requests on their way get this reply. Only the
+                // first reply raises the counter; for the others its value is no longer `old`.
                 self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).ok();
             }
             Value::ServerError(_) => {}

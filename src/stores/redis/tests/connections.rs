@@ -270,7 +270,7 @@ fn a_script_resent_after_a_disconnect_uses_another_connection() {
 }
 
 #[test]
-fn a_script_whose_first_call_failed_is_sent_whole_again() {
+fn a_script_is_sent_as_eval_until_the_server_has_run_it() {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let server = Fake::start({
         let sent = Arc::clone(&sent);

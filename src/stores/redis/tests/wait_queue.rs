@@ -233,8 +233,8 @@ fn silent_clients_leave_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // These places are behind the dead clients. Clients that joined in the same second are ordered by their
-    // last request.
+    // Dead clients stand before these two, and behind them. The numbers are the seconds since a client
+    // joined, and since its last request.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);

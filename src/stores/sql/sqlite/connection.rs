@@ -146,8 +146,8 @@ impl Drop for SqliteConnection {
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Read under the mutex: SQLite deletes no file of a connection in the table. Without the mutex, a
-        // connection added after the read could have newer files, and seem stray.
+        // Read while the mutex of `OPEN` is held. Otherwise another thread could open newer files and add its
+        // connection after this read, and that connection would seem stray.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()

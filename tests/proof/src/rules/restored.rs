@@ -40,8 +40,8 @@ enum Vote {
     Silent,
 }
 
-/// What the holder knows about its hold on a server. The number is how long the restored hold may exist
-/// there.
+/// What the holder knows about its hold on a server. `Counts`: the server's vote counts. `Asked`: a request
+/// to restore the hold was sent; the number is how long the restored hold may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
@@ -341,7 +341,8 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // The clean-up goes on as long as a restoring request may still arrive.
+                // The server counts again only when no request that restores the hold can arrive any more.
+                // Until then the clean-up is repeated.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }

@@ -26,7 +26,7 @@ const SESSION: u8 = 10;
 /// The leader's maximum ping interval; a client waits longer than that between two answers.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
-/// How many questions the client sends at most: the conclusion needs no more.
+/// How many questions the client sends at most: three answers show that the leader has heard of the first.
 const ASKED: usize = 3;
 
 /// The maximum number of pings and replies on the way.

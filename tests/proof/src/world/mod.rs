@@ -1,4 +1,4 @@
-//! Clients, their requests on the way, a server, and time.
+//! A world: clients, their requests on the way, a server, and time.
 //!
 //! The clients behave like the library's engine. A waiter attempts, subscribes, attempts again, and sleeps until
 //! a message or the reported end of a lease. A holder counts on its hold only within the window, which begins
@@ -90,10 +90,11 @@ struct Owner {
     cycles: u8,
     /// When the wait began.
     since_us: u64,
-    /// Whether the owner has attempted since the wait began, listens for its own turn, and listens to all
-    /// releases.
+    /// Whether the owner has made an attempt since the wait began.
     has_asked: bool,
+    /// Whether the owner listens for the message that it is next.
     own_turn: bool,
+    /// Whether the owner listens to all releases.
     releases: bool,
     /// The messages that the owner received since its last request: a release, or its turn.
     heard: bool,
@@ -425,8 +426,8 @@ impl<'a> World<'a> {
         let waits = |owner: &Owner| matches!(owner.phase, Phase::Idle | Phase::Wants | Phase::Sleeps { .. });
         let only_waits = self.owners.iter().filter(|owner| owner.who.client == client).all(waits)
             && !self.requests.iter().any(|request| request.who.client == client);
-        // If a waiter dies, the waiters behind it must not wait longer for that, so the world still counts as
-        // calm.
+        // The death of a client that only waits is no disturbance: the waiters behind it must not wait
+        // longer, which `check_waiters` checks only while `is_calm`.
         self.is_calm &= only_waits;
         for owner in &mut self.owners {
             if owner.who.client == client {
