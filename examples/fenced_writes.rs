@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
     let (slow, quick) = (connect(&store)?, connect(&store)?);
 
-    // The lease is not renewed, as if the whole process were stopped with its watchdog.
+    // The lease is not renewed, as if the whole process were stopped.
     let not_renewed = AcquireOptions::new().lease(LEASE);
     let paused = slow.get_fenced_lock("example:report").acquire_with(&not_renewed)?.ok_or("busy")?;
     let old = paused.fencing_token().ok_or("no fence")?;

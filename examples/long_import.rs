@@ -13,7 +13,7 @@ use leasehold::crossbeam_channel::{Sender, bounded};
 use leasehold::{LockClient, LossReason, MemoryStore, Result};
 
 const NAME: &str = "example:import";
-/// An import that takes longer is assumed to hang, although its watchdog still renews.
+/// An import that takes longer is assumed to hang, although the client still renews.
 const MAX_HOLD: Duration = Duration::from_secs(3);
 
 fn connect(store: &MemoryStore) -> Result<LockClient> {

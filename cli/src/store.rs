@@ -18,7 +18,7 @@ use crate::secret;
 
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended) -> Ended {
     let say = Say::new(common);
-    // No directory entry, since this only reads.
+    // No entry in the directory of clients, since this only reads.
     let client = open(common, None, say, |builder| builder.directory(false));
     let client = client.map_err(|error| unconnected(common, &error, say))?;
     let ended = ask(&client, say);

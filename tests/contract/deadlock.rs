@@ -547,8 +547,8 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.succeed();
 }
 
-// A directory entry has room for 512 waits and holds. An entry of this size does not fit into a small text
-// column of a database.
+// An entry in the directory of clients has room for 512 waits and holds. An entry of this size does not fit
+// into a small text column of a database.
 contract!(a_deadlock_with_five_hundred_locks_is_broken, needs(Directory), |store| {
     let (one, many) = (Member::new(store, true), Member::new(store, true));
     let own: Vec<String> =

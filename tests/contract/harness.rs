@@ -107,7 +107,8 @@ pub(crate) struct Store {
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
     pub(crate) lacks: &'static [Need],
-    /// The lock's row or node in the store names the holder, even if clients write no directory entries.
+    /// The lock's row or node in the store names the holder, even if clients write no entries in the
+    /// directory of clients.
     pub(crate) rows_say_who: bool,
     pub(crate) open: Open,
 }

@@ -1,4 +1,4 @@
-//! Explicit leases expire, and the watchdog renews all other leases.
+//! Explicit leases expire, and the client renews all other leases.
 
 use crate::support::prelude::*;
 
@@ -138,7 +138,7 @@ contract!(releasing_a_guard_ends_only_its_own_lease_or_renewal, |store| {
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
-    // When the level with the explicit lease ends first, the watchdog keeps renewing the hold.
+    // When the level with the explicit lease ends first, the client goes on renewing the hold.
     let outer = lives.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
@@ -176,7 +176,7 @@ contract!(after_nested_locking_another_threads_hold_is_still_renewed, |store| {
     });
 });
 
-// Redisson counts renewals per level, so after a lost nested hold its watchdog would renew for ever.
+// Redisson counts how often a thread has entered. After a lost nested hold it would renew for ever.
 contract!(the_hold_after_a_lost_nested_one_is_renewed, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));

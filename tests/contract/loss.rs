@@ -139,7 +139,7 @@ contract!(the_loss_channel_closes_without_a_loss_after_release, |store| {
 });
 
 contract!(a_leased_hold_with_listeners_is_reported_near_its_end, |store| {
-    // The lease is explicit and far shorter than the watchdog's interval.
+    // The lease is explicit and far shorter than the time between two renewals.
     let lock = store.client().get_lock(fresh("leased"));
     // The window opens when the request is sent, so a slow answer makes it no longer.
     let asked = now();

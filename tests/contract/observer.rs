@@ -104,8 +104,8 @@ contract!(a_loss_is_observed_once, |store| {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // No call asks about the hold, so the next round of the watchdog reports the loss. The watchdog runs once
-    // in a third of the client's lease.
+    // No call asks about the hold, so the client's next round of renewals reports the loss. There is one in
+    // each third of the client's lease.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));
@@ -243,7 +243,7 @@ contract!(each_changing_request_is_reported, |store| {
     lock.unlock().unwrap();
     assert_eq!(all(), ["release"]);
     assert_eq!(receive(&asked, LONG), Ok("renew"));
-    // The watchdog may be renewing meanwhile, and a dropped guard's release is answered later.
+    // The client may be renewing meanwhile, and a dropped guard's release is answered later.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
     // A request that finds the lock busy is reported like one that is granted.

@@ -201,7 +201,7 @@ scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
     for lock in locks {
         for then in [Then::Close, Then::Reset] {
             let what = format!("{} {then:?}", lock.name());
-            // The server keeps the lost level, or the whole hold, until the watchdog's clean-up arrives.
+            // The server keeps the lost level, or the whole hold, until the client's clean-up arrives.
             let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));

@@ -114,7 +114,8 @@ fn clear(world: &World) {
     }
 }
 
-/// The sent commands, except those that open a connection or write the client's directory entry.
+/// The sent commands, except those that open a connection or write the client's entry in the directory of
+/// clients.
 fn sent(world: &World, since: usize) -> Vec<Command> {
     let mut commands = world.proxy.commands().split_off(since);
     commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));
@@ -322,7 +323,7 @@ scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     lock.unlock().unwrap();
 });
 
-/// A client that writes no directory entry and has no subscriptions yet.
+/// A client that writes no entry in the directory of clients and has no subscriptions yet.
 fn client(world: &World) -> LockClient {
     let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(60)).directory(false);
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()

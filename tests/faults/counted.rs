@@ -90,7 +90,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
         giving.wait_for(1, LONG);
         comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
         assert_eq!(semaphore.available_permits().unwrap(), 5);
-        // The watchdog has repeated the release. Now the network repeats both requests too.
+        // The client has repeated the release. Now the network repeats both requests too.
         giving.repeat(0);
         taking.repeat(0);
         assert_eq!(number(world, "k"), Some(5), "{how:?}");

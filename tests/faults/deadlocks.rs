@@ -35,7 +35,7 @@ fn client(world: &World) -> LockClient {
 scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
     let (client, other) = (client(world), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
-    // This loads the script that reads directory entries, so that it is not counted below.
+    // This loads the script that reads entries in the directory of clients, so that it is not counted below.
     assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
     drop(client.inspect("busy").unwrap());
     let idle = reads(world);

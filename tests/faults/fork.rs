@@ -239,7 +239,7 @@ scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
         u8::from(client.shutdown().is_err())
     });
     assert_eq!(code, Some(0));
-    // The parent's watchdog, connections and holds work as before the fork.
+    // The parent's renewals, connections and holds work as before the fork.
     let (kept, nested, owned, token) = holds.take().expect("only the child's copy is gone");
     throughout(L + R, || {
         kept.check().is_ok() && nested.check().is_ok() && owned.check().is_ok() && token.check().is_ok()
@@ -254,7 +254,8 @@ scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
 });
 
 scenario!(a_forked_child_cannot_make_a_client, |world| {
-    // The client writes no directory entry, so any command sent after the fork would be the child's.
+    // The client writes no entry in the directory of clients, so any command sent after the fork would be the
+    // child's.
     let client = world.builder().lease(LEASE).directory(false).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let (url, store) = (world.proxy.url(), MemoryStore::new());

@@ -42,7 +42,7 @@ scenario!(a_failed_unlock_arriving_late_ends_no_later_hold, |world| {
         Err(error) => assert!(error.outcome_unknown(), "{error}"),
     }
     within(begun, 2 * T, "an unlock without patience");
-    // The watchdog repeats the release.
+    // The client repeats the release in the background.
     comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
     lock.lock_with_lease(LEASE).unwrap();
     assert_ne!(client.current_owner(), old);

@@ -80,7 +80,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     assert!(own_time_between(freed, waiter.join()) < TOLD);
 }
 
-// Redisson's watchdog for readers sets the key's expiry to its own lease, even if other leases are longer.
+// Redisson's renewal of a reader sets the key's expiry to its own lease, even if other leases are longer.
 test_on!(our_long_read_lease_survives_redissons_shorter_renewals, java::set_up(LEASE), |(
     _alone,
     server,

@@ -13,7 +13,7 @@ use crate::support::server::Certificates;
 
 /// A store that keeps its locks as rows of a table.
 pub(crate) trait Rows {
-    /// The last columns of the directory entry of a client that ended long ago.
+    /// The last columns of a row in the directory of clients, that of a client that ended long ago.
     const EXPIRED: &'static str;
 
     /// Runs the test on a file, or on a server that it shares with tests that do not disturb it.
@@ -388,7 +388,8 @@ on_rows!(locks_work_without_a_table_of_clients, |server| {
     let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let held = client.get_lock("a").acquire().unwrap();
-    // Within this time several renewals run, and several writes of the directory entry fail.
+    // Within this time several renewals run, and several writes of the entry in the directory of clients
+    // fail.
     throughout(RENEWED + ms(200), || held.check().is_ok());
     let other = server.builder().table("alone").directory(false).build().unwrap();
     server.execute("DROP TABLE alone_clients");
@@ -737,7 +738,7 @@ on_databases!(the_table_of_names_is_created_concurrently, D::shared(), |server| 
 
 // The process that serves the client is stopped. The call fails, and the client undoes what it may have done.
 on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
-    // A directory entry would be a further statement on this connection, or on another.
+    // An entry in the directory of clients would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
     // The first call prepares the statement, so that the next one can have an unknown outcome. A query

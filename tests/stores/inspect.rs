@@ -53,7 +53,8 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 #[test]
 fn inspection_of_a_max_hold_shows_times_and_place() {
     let store = MemoryStore::new();
-    // Without directory entries, inspection shows only what the lock's own row or key contains.
+    // Without entries in the directory of clients, inspection shows only what the lock's own row or key
+    // contains.
     let builder = || LockClient::builder().directory(false);
     let open = || builder().build_in_memory(&store).unwrap();
     says_since_when_and_who(&open(), &open());
@@ -77,7 +78,7 @@ test_on!(inspection_shows_the_new_holder_after_a_local_hand_off, RedisServer::st
                 second.lock().unwrap();
                 let seen = client.inspect("handed").unwrap();
                 let holder = &seen.holders[0];
-                // A client knows its own holds even without a directory entry.
+                // A client knows its own holds even without an entry in the directory of clients.
                 let thread = holder.location.as_ref().map(|place| place.thread.clone());
                 assert_eq!(thread.as_deref(), Some("next"), "{seen}");
                 assert_eq!(holder.ends_within.is_some(), says, "{seen}");

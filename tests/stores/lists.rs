@@ -189,7 +189,8 @@ test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::s
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 });
 
-// More threads wait than a directory entry can name, and keys of other programs lie between.
+// More threads wait than an entry in the directory of clients can name, and keys of other programs lie
+// between.
 test_on!(waiters_are_counted_or_said_to_be_uncounted, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients with 312 waiting readers each, between the keys of other programs.

@@ -128,7 +128,7 @@ fn unlocking_in_the_leases_last_percent_frees_the_lock() {
     clock.advance(ms(9_950));
     assert!(rival.get_lock("a").is_locked().unwrap());
     assert!(client.get_lock("a").unlock().unwrap_err().is_lost());
-    clock.advance(ms(1)); // lets the watchdog send the release
+    clock.advance(ms(1)); // lets the client send the release
     assert!(!rival.get_lock("a").is_locked().unwrap());
 }
 

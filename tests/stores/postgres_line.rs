@@ -54,7 +54,7 @@ pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 #[test]
 fn a_release_wakes_exactly_one_waiting_client() {
     // The server logs each statement. The last statement of a session would not suffice, because the same
-    // sessions also write the directory entry.
+    // sessions also write the entry in the directory of clients.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());

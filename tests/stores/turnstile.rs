@@ -65,7 +65,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
     // A busy machine slows the poller and not the others, which also poll at both ends of the span and write
-    // directory entries. Together they must still poll less often than the poller.
+    // entries in the directory of clients. Together they must still poll less often than the poller.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;

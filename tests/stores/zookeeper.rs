@@ -26,7 +26,8 @@ fn shared() -> Option<&'static ZooKeeper> {
     SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()
 }
 
-/// A client without a directory entry, because an entry is a node and most tests count nodes.
+/// A client without an entry in the directory of clients, because an entry is a node and most tests count
+/// nodes.
 fn client(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(ms(20_000)).directory(false).build().unwrap()
 }
@@ -84,7 +85,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
-    // This client writes a directory entry, and the watchdog waits for the answer.
+    // The thread that renews also lists this client in the directory of clients, and waits for the answer.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.get_lock("hung").acquire().unwrap();

@@ -31,7 +31,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
     let given = store::settings(common);
     let lease = args.lease.unwrap_or(given.lease);
     let begun = Moment::now();
-    // Writes no directory entry, since `doctor` must leave nothing in the store.
+    // Writes no entry in the directory of clients, since `doctor` must leave nothing in the store.
     let built = store::open(common, None, say, |builder| {
         args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
     });
@@ -121,7 +121,7 @@ fn on_redis(
     has_no_rights
 }
 
-/// Finds held locks without an expiry, as Redisson acquires them without a lease and watchdog.
+/// Finds held locks without an expiry, as Redisson acquires them without a lease and renewal.
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` shows the owner, `leasehold force NAME --yes` ends the lock; Redisson makes such locks with lease -1 and no watchdog";

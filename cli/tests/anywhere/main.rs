@@ -105,7 +105,7 @@ fn clients_that_hold_are_listed_with_their_host_and_process() {
         let name = fresh("listed");
         let guard = world.client.get_lock(&name).acquire().unwrap();
         let own = std::process::id().to_string();
-        // The first directory entry is written a moment after the first hold.
+        // The first entry in the directory of clients is written a moment after the first hold.
         let mut seen = String::new();
         let is_listed = (0..600).any(|_| {
             seen = world.runs(&["clients"]).1;
