@@ -164,7 +164,8 @@ scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
         use_until_held(world, &lock);
         let begun = now();
         let theirs = other.get_lock("stock");
-        // Another thread forces the release, because a lost hold retires the owner number of its thread.
+        // Another thread forces the release, because the thread that lost the hold would go on under another
+        // owner number.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             theirs.lock().unwrap();

@@ -61,28 +61,34 @@ pub(crate) trait Database: Sized + Sync + 'static {
     type Names: Sync;
     type TxLock;
 
-    /// The schema of the tables, and the tables.
+    /// The schema of the tables.
     const SCHEMA: &'static str;
     const TABLES: &'static [&'static str];
-    /// Sets the comment of the table of locks. Makes the table `old_locks`, as an earlier version had it.
+    /// Sets the comment of the table of locks; the comment follows.
     const COMMENT: &'static str;
+    /// Makes the table `old_locks`, as an earlier version had it.
     const OLD_TABLE: &'static str;
-    /// The words that give a new user a password, a client certificate, and a single connection.
+    /// Gives a new user a password.
     const WITH_PASSWORD: &'static str;
+    /// Demands a client certificate of a new user.
     const WITH_CERTIFICATE: &'static str;
+    /// Allows a new user one connection.
     const WITH_ONE_CONNECTION: &'static str;
     /// Takes away the right to create tables that everybody may have.
     const REVOKE_CREATE: &'static str;
-    /// Makes a client use TLS, as a URL's parameter. Asks the server how many do.
+    /// The parameter of a URL that makes a client use TLS.
     const VERIFIED: &'static str;
+    /// Asks the server how many clients use TLS.
     const COUNT_TLS: &'static str;
-    /// The sessions of a user, whose name follows.
+    /// The server's table of sessions, and a condition that finds those of a user; the user's name follows.
     const SESSIONS_OF: &'static str;
-    /// The settings of a server that has few connections, and of one that has a log for replicas.
+    /// The settings of a server that allows few connections.
     const FEW_CONNECTIONS: &'static [&'static str];
+    /// The settings of a server that writes a log for replicas.
     const LOGGED: &'static [&'static str];
-    /// How errors name the table of locks, and the table `refuses`, which a test makes unusable.
+    /// How errors name the table of locks.
     const LOCKS_IN_ERRORS: &'static str;
+    /// How errors name the table `refuses`, which a test makes unusable.
     const REFUSES_IN_ERRORS: &'static str;
     /// The calls that are refused to a user who may only read, of those in `rights.rs`.
     const WRITES: &'static [&'static str];
@@ -96,10 +102,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const A_TRY_IS_ONE_REQUEST: bool;
     /// Makes the server end this session's transaction soon, if it is idle.
     const END_IDLE_TRANSACTIONS: &'static str;
-    /// Statements after which no row of the table `refuses` can become free; that undo this; and that leave
-    /// no room for a thread's name.
+    /// Statements after which no row of the table `refuses` can become free.
     const REFUSE_FREE_ROWS: &'static str;
+    /// Undoes `REFUSE_FREE_ROWS`.
     const ALLOW_FREE_ROWS: &'static str;
+    /// Makes the column for a thread's name too narrow in the table `refuses`.
     const NARROW: &'static str;
     /// Whether names can be locked by advisory locks instead of the rows of a table.
     const ADVISORY: &'static [bool];
@@ -132,15 +139,16 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// As [`Rows::ask`], over this connection.
     fn ask_on(connection: &mut Self::Connection, statements: &str) -> Vec<Vec<String>>;
     fn end_sessions_of(&self, user: &str);
-    /// The process that serves the client, which has just released a lock.
+    /// The server's process for the client that has just released a lock.
     fn serving_process(&self) -> u32;
     /// Sets whether commits wait for a replica, of which there is none. `false` if the server cannot wait.
     fn await_replicas(&self, awaits: bool) -> bool;
     /// Makes the server read-only, as before a switchover. Open connections stay.
     fn set_read_only(&self, is_read_only: bool);
     fn names_session(holder: &str, client: &LockClient) -> bool;
-    /// The id of a lock's row, and a time after now, as SQL.
+    /// The id of a lock's row, as SQL.
     fn id(name: &str) -> String;
+    /// A moment this time after now, as SQL.
     fn from_now(time: Duration) -> String;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
@@ -736,13 +744,14 @@ on_databases!(the_table_of_names_is_created_concurrently, D::shared(), |server| 
     }
 });
 
-// The process that serves the client is stopped. The call fails, and the client undoes what it may have done.
+// The server's process for the client is stopped. The call fails, and the client undoes what it may have
+// done.
 on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
     // An entry in the directory of clients would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // The first call prepares the statement, so that the next one can have an unknown outcome. A query
-    // follows each first use.
+    // The first use of a statement also prepares it, and may send a query. Later each call is one request,
+    // which can have an unknown outcome.
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();

@@ -32,7 +32,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 let place = holder.location.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
-                // Another client's error names the holder, but not the holder's note.
+                // Another client's error names the holder's id, but not host, process and thread.
                 let by = other.get_lock(&name).unlock().unwrap_err();
                 assert!(by.to_string().contains(&holder.owner), "{by}");
                 assert!(lock.is_held_by_current_thread().unwrap());
@@ -42,7 +42,8 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
             .unwrap();
         });
         assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-        // The next holder has no note, and inspection does not show the last holder's.
+        // The next hold has no `max_hold`, and so no note in the store about host, process and thread.
+        // Inspection must not show the last holder's.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
         assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");

@@ -198,7 +198,7 @@ fn a_multi_locks_lease_counts_from_its_last_grant() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // Renewals for three seconds each keep the hold.
+    // Each renewal lasts for three seconds, and keeps the hold.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());

@@ -139,7 +139,8 @@ impl Database for PostgresServer {
     }
 }
 
-// A client removes expired entries of others, and writes its own one even if one of them is locked.
+// A client removes other clients' expired entries from the directory of clients, and writes its own entry
+// even if a transaction has locked one of those.
 test_on!(
     a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory,
     PostgresServer::shared(),

@@ -58,7 +58,8 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // Another thread forces the release, because a lost hold retires the owner number of its thread.
+        // Another thread forces the release, because the thread that lost the hold would go on under another
+        // owner number.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes());

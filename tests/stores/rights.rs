@@ -94,7 +94,8 @@ impl Refusing<'_> {
     #[track_caller]
     fn holds(&self, name: &str, client: &LockClient, count: u32) {
         let (seen, id) = (self.owner.inspect(name).unwrap().holders, client.id().to_string());
-        // The fifteenth character of an id says whether the client may use the wait queue, and may change.
+        // The fifteenth character of an id says whether the client may use the wait queue. That character may
+        // change.
         let same = |owner: &str| owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..);
         let is_of = |owner: &str| same(owner) && owner.get(36..37) == Some(":");
         let counts: Vec<_> = seen.iter().map(|one| one.hold_count.filter(|_| is_of(&one.owner))).collect();
@@ -104,8 +105,8 @@ impl Refusing<'_> {
     }
 }
 
-// The users: one may only read, one lacks a single right, also in a client that has used it before, and one has
-// no right to the directory of clients, which no lock needs.
+// One user may only read. The second lacks a single right, also when its client was connected before the loss. The
+// third has no right to the directory of clients, which no lock needs.
 on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
     let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|_| () };
     let as_user = |user: &str| server.options_as(user).build();
@@ -131,7 +132,7 @@ on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
     assert!(store.refused("the directory", || as_user("unlisted")).is_empty());
 });
 
-// Who only reads needs no wait queue, with or without rights to its table.
+// A user who only reads needs no wait queue, with or without rights to its table.
 test_on!(a_client_without_the_queues_table_is_refused, PostgresServer::start(), |server| {
     let few = || server.options_as("few").build();
     let words = "public.leasehold_locks_wait_queue";
@@ -167,7 +168,7 @@ test_on!(missing_rights_are_refused_in_words_on_zookeeper, ZooKeeper::start(CALM
     assert!(!build("me:S3CR3T@").unwrap().get_lock("first").try_lock().unwrap());
 });
 
-// The file's mode is the right, so each user is a process.
+// On SQLite the right is the file's mode, so each user is a process.
 #[test]
 fn missing_rights_are_refused_in_words_on_sqlite() {
     const NO_USERS: &str = "no other users: only root can be them";

@@ -174,7 +174,8 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// With a lease of 3 s the entry has less time than the driver waits for an answer.
+// With a lease of 3 s, the write of the entry in the directory of clients has less time than the driver waits
+// for an answer.
 on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
@@ -190,7 +191,8 @@ on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start
     assert!(made <= 2, "{made} connections for five entries");
 });
 
-// The entry's write and the renewals use one connection; the holds are renewed at different times.
+// The write of the entry in the directory of clients and the renewals use one connection; the holds are
+// renewed at different times.
 on_databases!(a_locked_directory_row_delays_no_renewal, D::start(), |server| {
     let client = server.options().lease(ms(3_000)).build().unwrap();
     let begun = now();

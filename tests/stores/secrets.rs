@@ -273,7 +273,7 @@ on_databases!(rotations_are_followed_on_each_database, changing::<D>(), |(url, c
 test_on!(rotations_are_followed_on_etcd, Etcd::start(), |server| {
     server.demand_passwords(&[("app", "S3CR3T-0", "root")]);
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
-    // A changed password makes all tokens invalid.
+    // In etcd a changed password ends the logins of all clients.
     rotations_are_followed(&options, 10, |_, new| {
         let body = format!(r#"{{"name":"app","password":"{new}"}}"#);
         server.must_as(&server.token(), "/v3/auth/user/changepw", &body);

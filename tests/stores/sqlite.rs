@@ -365,7 +365,7 @@ fn a_replaced_file_is_noticed_at_once() {
         file.delete();
         if is_replaced {
             let rival = file.client();
-            // Another thread tries, because a loss retires this thread's owner number.
+            // Another thread tries, because a thread that lost a hold goes on under another owner number.
             assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
         }
         // Creating a file takes as long as the disk needs, which the promised time does not include.
@@ -454,7 +454,8 @@ pub(crate) fn other_process(user: As<'_>, what: &str, url: &str) -> String {
     crate::support::run(&[user, &own].concat(), |command| command.env(WORK, work)).1
 }
 
-/// From the log alone the rival sees no hold. From the index alone it sees the hold, which is in the log.
+/// A rival sees no hold if the log was deleted, and acquires the lock; then the holder must learn that it
+/// lost the hold. If only the index was deleted, the rival sees the hold.
 #[test]
 fn a_deleted_write_ahead_log_never_allows_two_holders() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
@@ -474,7 +475,7 @@ fn a_deleted_write_ahead_log_never_allows_two_holders() {
         let wait = if deleted == index { ms(500) } else { LONG };
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
-            // Another thread tries, because a loss retires this thread's owner number.
+            // Another thread tries, because a thread that lost a hold goes on under another owner number.
             Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(wait).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
@@ -622,7 +623,7 @@ fn a_sqlite_file_mounted_without_its_folder_is_refused() {
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
 }
 
-/// The log and its index stay, but do not show the hold.
+/// The hold is in the file, not in the log. A backup of the file, made before, is copied over it.
 #[test]
 fn a_restored_backup_loses_the_holders_locks() {
     let file = File::new();

@@ -141,7 +141,8 @@ test_on!(a_waiting_mysql_client_acquires_within_20_ms_of_release, MysqlServer::s
     assert!(took <= ms(20), "{took:?}");
 });
 
-// A frozen client or another program may have the poller lock. The other waiters then poll as usual.
+// A frozen client or another program may have the lock that makes a client the poller. The other waiters then
+// poll as usual.
 test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();
@@ -163,7 +164,7 @@ test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, Mysql
     assert_eq!(front(&mut admin, &name), stuck);
 });
 
-// One user has no spare connection for polling, and one client has no poller lock, as in earlier versions.
+// One user has no spare connection for polling, and one client, of an earlier version, has no such lock.
 test_on!(waiters_that_cannot_take_the_polling_turn_are_served, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");
