@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_commands_directory_entry_is_not_a_clients_entry() {
+    fn the_record_of_a_nested_commands_wait_is_not_listed_as_a_client() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written_under(one, waiter, 3);

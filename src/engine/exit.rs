@@ -35,7 +35,8 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// Called by a thread that makes a client. If it is the main thread, its `End` must exist to be dropped.
+/// Called by a thread that makes a client. For the main thread it creates the `End`, which the end of the
+/// thread drops.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }

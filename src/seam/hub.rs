@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_changes_reach_the_server_in_order() {
+    fn subscribe_and_unsubscribe_reach_the_server_in_order() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         for _ in 0..50 {
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_old_channel_keeps_its_namesake_subscribed() {
+    fn the_end_of_an_old_channel_keeps_a_new_one_of_its_name_subscribed() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

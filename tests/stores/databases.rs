@@ -408,7 +408,7 @@ on_rows!(locks_work_without_a_table_of_clients, |server| {
     held.unlock().unwrap();
 });
 
-on_rows!(the_next_client_removes_killed_clients_entries, |server| {
+on_rows!(the_next_client_removes_killed_clients_from_the_directory, |server| {
     let client = server.builder().table("tidied").build().unwrap();
     let killed = "INSERT INTO tidied_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
     server.execute(&format!("{killed}{})", R::EXPIRED));

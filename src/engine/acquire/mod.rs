@@ -152,8 +152,8 @@ impl Engine {
         !has_other_half && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
-    /// Makes the store end this thread's write hold when that expires. The write hold may share its expiry
-    /// with the read hold, whose renewals would keep both.
+    /// Makes the store end this thread's write hold when the lease of the write hold is over. In the store
+    /// both holds may share one expiry, so the renewals of the read hold would keep both.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
             return;

@@ -284,8 +284,9 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// The store confirmed a request of `sent` that set `lease`. The window never gets shorter. `false`: the
-    /// window had ended, and a thread may have seen that, so the hold is lost, though the store renewed it.
+    /// The store confirmed a request, sent at `sent`, that set `lease`. The window never gets shorter.
+    /// `false`: the window had ended, and a thread may have seen that, so the hold is lost, though the store
+    /// renewed it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let until = sent.plus(window(lease));

@@ -89,7 +89,7 @@ impl State {
             return now.plus(renewal_period(lease));
         }
         let until = hold.until();
-        // A hold that is queued for renewal needs no check for that.
+        // A hold that is queued for renewal needs no check whether its renewal is due.
         let is_renewed = self.is_renewable() && !self.is_queued && !hold.is_orphaned();
         // Checks now and then whether the thread still exists; less often for long holds.
         let seldom = || now.plus(renewal_period(lease).max(until.since(now) / 16));

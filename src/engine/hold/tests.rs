@@ -167,7 +167,7 @@ fn of_thread(mark: &Arc<ThreadMarker>) -> Arc<Hold> {
 }
 
 #[test]
-fn a_thread_changes_its_doubtful_owner_number_at_the_release() {
+fn after_an_unanswered_request_a_release_changes_the_owner_number() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     hold.retire_owner_on_end();

@@ -636,7 +636,7 @@ fn only_another_plain_locks_grant_counts_during_a_loss() {
 
 /// So many numbers are retired afterwards that the list of the lock has no room for the first one.
 #[test]
-fn a_grant_under_an_old_barred_owner_number_is_released() {
+fn a_grant_under_a_long_retired_owner_number_is_released() {
     let (store, engine, name) = running(scripted());
     let (local, thread) = (engine.registry.local(Kind::Mutex, &name), ThreadMarker::current());
     let asked = Arc::clone(&local);

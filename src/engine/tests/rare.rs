@@ -251,7 +251,7 @@ fn observed(store: &Arc<Scripted>, observer: impl Observer) -> Running {
 
 /// Without an attempt the new head would sleep for an hour, because this store sends no messages.
 #[test]
-fn a_new_head_asks_before_it_sleeps() {
+fn a_waiter_that_becomes_first_attempts_before_it_sleeps() {
     let (store, name) = (Arc::new(scripted()), named("a"));
     let (asks, is_asked, goes_on) = gate();
     store.attempts.say(move || {
@@ -430,7 +430,7 @@ fn an_interrupted_waiter_leaves_during_a_release_without_hand_off() {
 
 /// The watchdog must remove the wait from the client's entry.
 #[test]
-fn the_end_of_a_wait_makes_a_directory_write_due() {
+fn the_end_of_a_wait_updates_the_directory_of_clients() {
     let (store, engine, name) = running(scripted());
     let interrupt = Interrupt::new();
     let lease = Duration::from_secs(30);
@@ -537,7 +537,7 @@ fn the_watchdog_sleeps_during_a_wait_on_a_store_without_directory() {
 
 /// Searches of other clients rely on the waits in an entry.
 #[test]
-fn an_entry_that_names_waits_is_written_with_its_answer_awaited() {
+fn the_client_waits_until_the_directory_shows_its_waits() {
     let options = Options { detect_deadlocks_after: Duration::from_millis(100), ..Options::default() };
     let store = Scripted { has_directory: true, ..scripted() };
     during_a_wait(options, store, |engine, store| {

@@ -175,7 +175,7 @@ fn an_expired_cached_hold_is_not_used_again() {
 }
 
 #[test]
-fn only_the_owners_first_return_changes_its_caching_score() {
+fn only_a_threads_first_return_after_a_release_counts_for_caching() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
@@ -288,7 +288,7 @@ fn a_recalled_cached_hold_is_released_within_milliseconds() {
 }
 
 #[test]
-fn a_cached_hold_does_not_use_up_another_holds_check() {
+fn releasing_a_cached_hold_leaves_another_holds_check_due() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
@@ -463,7 +463,7 @@ fn a_waiter_that_a_check_finds_counts_as_a_recall() {
 }
 
 #[test]
-fn each_recall_is_compared_with_the_one_before() {
+fn recalls_pause_caching_only_within_100_ms_of_each_other() {
     let mut one = granted();
     for now in [1, 10_000, 10_050] {
         assert!(one.lock.caching.heard(one.at(ms(now))).is_some(), "{now}");
@@ -505,7 +505,7 @@ fn the_end_of_the_client_leaves_nothing_cached() {
 }
 
 #[test]
-fn a_release_during_a_renewal_bars_its_owner_number() {
+fn a_release_during_a_renewal_retires_its_owner_number() {
     let mut one = granted();
     one.own().levels.add(Lease::Renewed);
     assert!(one.own().begin_renewal(true));

@@ -75,7 +75,7 @@ fn the_new_head_is_woken() {
 }
 
 #[test]
-fn spinning_and_subscribed_waiters_each_have_a_first_waiter() {
+fn spinning_and_subscribed_waiters_queue_separately() {
     let mut lock = Lock::default();
     let tickets = [true, true, false, false].iter().zip(1..).map(|(spins, id)| {
         lock.queue.join(TicketId(id), TestWaiter::default(), *spins);
@@ -133,7 +133,7 @@ fn only_the_receiving_waiter_completes_a_hand_off() {
 }
 
 #[test]
-fn barred_owner_numbers_stay_barred_after_many_later_ones() {
+fn retired_owner_numbers_stay_retired_after_many_later_ones() {
     let mut retired = Retired::default();
     [9, 7, 7].iter().for_each(|number| retired.add(*number));
     assert_eq!([6, 7, 8, 9, 10].map(|number| retired.has(number)), [false, true, false, true, false]);
@@ -142,7 +142,7 @@ fn barred_owner_numbers_stay_barred_after_many_later_ones() {
 }
 
 #[test]
-fn a_grant_under_a_barred_owner_number_is_no_hold() {
+fn a_grant_under_a_retired_owner_number_is_no_hold() {
     let mut lock = Lock::default();
     let own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, NOW.plus(RULES.lease));
     assert!(lock.counts(&own, NOW) && !lock.counts(&own, NOW.plus(RULES.lease)));
@@ -151,7 +151,7 @@ fn a_grant_under_a_barred_owner_number_is_no_hold() {
 }
 
 #[test]
-fn a_clients_place_in_the_stores_queue_is_left_once() {
+fn a_clients_last_waiter_gives_up_its_queue_place_once() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     assert!(lock.takes_queue_place() && !lock.takes_queue_place());
@@ -178,7 +178,7 @@ fn a_sleeping_waiter_is_chosen_for_one_hand_off_only() {
 }
 
 #[test]
-fn without_waiters_a_lock_forgets_caching_and_queue_place() {
+fn the_last_waiter_that_leaves_ends_time_slice_and_queue_place() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     lock.caching.begin(1, At { rules: &caching::RULES, ..at() });
@@ -196,7 +196,7 @@ fn a_renewal_with_a_shorter_lease_keeps_the_longer_window() {
 }
 
 #[test]
-fn a_clients_end_bars_owner_numbers_with_unanswered_requests() {
+fn a_clients_end_retires_owner_numbers_with_unanswered_requests() {
     let mut lock = Lock::default();
     let serial = hold(&mut lock);
     lock.spend(serial);

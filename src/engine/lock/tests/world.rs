@@ -103,7 +103,8 @@ pub(super) struct User {
     /// The number of recalls before the thread's attempt.
     pub(super) heard: Option<u64>,
     pub(super) is_handed: bool,
-    /// The thread has read a hand-off and must settle it; `true`: it was refused, and the releaser releases.
+    /// The thread has read the answer to a hand-off, and must handle it. `true`: the store refused the
+    /// hand-off, and the releaser releases.
     pub(super) settles: Option<bool>,
     /// The outcome of the thread's own hand-off.
     pub(super) outcome: Option<Said>,
@@ -264,7 +265,7 @@ impl World {
                 Effect::HandOff { to, .. } => client.users[to].at == At::Receiving,
                 _ => true,
             };
-            // Releases that no thread waits for are settled before later answers are read.
+            // The client handles answers to releases for which no thread waits before it reads later answers.
             if is_read && !client.answers[..i].iter().any(|(earlier, _)| earlier.is_settled_by_others()) {
                 out.push(Action::Read(c, i));
             }

@@ -49,7 +49,7 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
 
 /// A waiter outside the queue, for example one that spins, sent a recall and removed `leasehold:cached`.
 #[test]
-fn after_each_recall_a_check_asks_for_the_next_recall() {
+fn after_each_check_one_waiter_may_send_a_recall() {
     let (server, store) = served();
     let mut listening = Messages::of(&server, "leasehold_wake:{k}:");
     let holder = take(&store, holder(Kind::Mutex));

@@ -263,7 +263,7 @@ fn a_clock_set_back_removes_no_waiter() {
 }
 
 #[test]
-fn a_poll_but_no_join_prolongs_a_live_queues_expiry() {
+fn only_a_queued_clients_poll_prolongs_a_live_queues_expiry() {
     let (server, store) = served();
     let [_holder, first, second] = held(&store);
     queued(&store, &first);
@@ -592,7 +592,7 @@ fn a_queue_key_of_another_type_is_no_missing_right() {
 
 /// The client's poll was on its way when the client was notified, and put it back into the wait queue.
 #[test]
-fn a_notified_client_that_queued_again_leaves_the_wait_queue() {
+fn a_grant_removes_a_client_that_queued_again_after_its_message() {
     let (server, store) = served();
     let [holder, first] = held(&store);
     queued(&store, &first);
