@@ -59,7 +59,8 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
     while !is_over() {
         manual.service(id, Some(until));
-        // Checked again after registering: an earlier signal is seen here, a later one ends the sleep.
+        // The signal is checked again after registering: an earlier signal is seen here, a later one ends the
+        // sleep.
         if !is_over() {
             waker.sleep(None);
         }

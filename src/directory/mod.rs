@@ -198,8 +198,8 @@ impl ClientInfo {
             lines.mark("ends", one.ends);
             lines.known("more", Some(one.more_waiters).filter(|more| *more > 0));
             lines.known("by", one.by);
-            // Not in `by`, which older clients read as the only thread that can release: they would see a
-            // deadlock.
+            // The taker is not named in `by`: older clients read `by` as the only thread that can release,
+            // and would see a deadlock.
             lines.known("taker", one.taker);
             if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);

@@ -50,7 +50,7 @@ impl Engine {
         if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
             let now = self.clock.now();
-            // Marked first, because `LocalLock::watch` ends a subscription that no hold needs.
+            // The hold is marked first, because `LocalLock::watch` ends a subscription that no hold needs.
             hold.with(|own| (own.recallable, own.hears) = (None, Some(Hears::new(now))));
             hold.local.listen(false, || recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(&hold.local, now);

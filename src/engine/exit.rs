@@ -48,8 +48,8 @@ pub(crate) fn note_cached(thread: u64) -> bool {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // Not possible on Windows, which kills the other threads before it runs destructors; nor in models,
-        // whose threads share one system thread.
+        // This is impossible on Windows, which kills the other threads before it runs destructors, and in
+        // models, whose threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {
             return;

@@ -126,7 +126,7 @@ impl Engine {
         let local = self.registry.found(kind, name);
         local.iter().for_each(|local| self.core.release_cached(local, None));
         let holds = local.map(|local| local.holds()).unwrap_or_default();
-        // Not repeated: a late second request could free the next owner's lock.
+        // The request is not repeated: a late second one could free the next owner's lock.
         let answer = self.store.force(kind, name, self.one_command());
         if let Ok(true) = answer {
             holds.iter().for_each(|hold| self.lose(hold, LossReason::Gone));

@@ -326,7 +326,7 @@ fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner().to_string(), store.holder());
-        // Released before the assertions: if one fails, other threads must not wait for the lock.
+        // The lock is released before the assertions: if one fails, other threads must not wait for the lock.
         let ended = release(engine, &again);
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_eq!(attempts_since, 0, "it asks for what is about to be released");

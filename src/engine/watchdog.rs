@@ -61,7 +61,8 @@ struct Round {
 impl Round {
     /// Does one thing that is due, renewals first, and returns when the next one is due.
     fn round(&mut self) -> Moment {
-        // Read before the inbox is emptied: a renewal that the timer adds afterwards is due by then.
+        // The next check is read before the inbox is emptied: a renewal that the timer adds afterwards is due
+        // by then.
         let next_renewal = self.core.registry.first_check();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();

@@ -26,7 +26,8 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
-    // Changed again and again, because a renewal may be opening a session that no change ends.
+    // The password is changed again and again, because a renewal may be opening a session that no change
+    // ends.
     let is_refused = || {
         change("second");
         locks().is_err_and(|error| error.kind() == ErrorKind::Authentication)

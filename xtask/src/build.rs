@@ -94,7 +94,7 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
     // A missing toolchain is not installed, since the gate's duration must not depend on this download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // Not a failure in CI either, since the msrv job of the hosted workflow checks this.
+        // This is no failure in CI either, since the msrv job of the hosted workflow checks it.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
@@ -254,7 +254,7 @@ pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();
     let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
-        // Not a failure in CI either, as long as there is no tag.
+        // This is no failure in CI either, as long as there is no tag.
         job.say(
             "SKIPPED the comparison with the last release, of which there is none. With one: \
              cargo semver-checks --package leasehold --all-features --baseline-rev v0.1.0",

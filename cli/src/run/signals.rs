@@ -85,7 +85,7 @@ impl Caught {
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
-                // Sent before the interrupt, so that the interrupted wait finds the signal.
+                // The signal is passed on before the interrupt, so that the interrupted wait finds it.
                 if sender.send(signal).is_err() {
                     return;
                 }

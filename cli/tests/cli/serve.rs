@@ -502,7 +502,7 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     eventually("its end is told", || of("job_last_exit_code") == Some(3.0));
     assert_eq!(of("job_runs"), Some(0.0));
     assert!((of("job_last_success_timestamp_seconds").unwrap() - success).abs() < 2.0);
-    // Compared within one answer, because each moment is the time of the answer less an age.
+    // The test compares moments of one answer only, because each is the time of the answer less an age.
     let metrics = scraped(&site);
     let at = |name: &str| samples(&metrics, name)["nightly"];
     assert!(at("job_last_run_timestamp_seconds") > at("job_last_success_timestamp_seconds"));

@@ -150,7 +150,7 @@ pub(crate) mod tests {
         };
         // The youngest wait, whichever client it belongs to.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // Of equally young waits: by client, then by id.
+        // Among equally young waits the client decides, then the id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
         // A wait that reacquires its lock after a condition is never ended.

@@ -49,7 +49,7 @@ impl Core {
         ending: Option<Arc<Call>>,
     ) {
         let calls = || (self.calls.begin(), ending.clone());
-        // Called by the waiter that reads the outcome, before it calls `Machine::received`.
+        // The waiter that reads the outcome calls this before it calls `Machine::received`.
         let releaser = || {
             let (core, ended, calls) = (Arc::clone(self), Arc::clone(hold), calls());
             Releaser::new(false, move |outcome| match outcome {
@@ -61,7 +61,8 @@ impl Core {
         };
         if !self.start_handoff(hold, next, begun, releaser) {
             self.release_later(hold, begun, calls());
-            // Removed after the release was sent, so that this process's next request follows the release.
+            // The hold is removed after the release was sent, so that this process's next request follows the
+            // release.
             self.registry.remove(hold);
         }
     }

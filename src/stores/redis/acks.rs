@@ -185,7 +185,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // Sent with its body: after NOSCRIPT it would be sent again, behind the WAIT.
+        // The script is sent with its body: after NOSCRIPT it would be sent again, behind the WAIT.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {

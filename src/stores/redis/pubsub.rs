@@ -255,7 +255,7 @@ impl RedisPubSub {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
             let polls_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
-            // Also writes what the socket did not accept before: the server may have read since.
+            // The reader also writes what the socket did not accept before: the server may have read since.
             hub.flush();
             if polls_within != armed {
                 stream.set_read_timeout(Some(polls_within)).map_err(|error| broken("subscribe", error))?;

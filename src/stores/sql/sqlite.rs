@@ -38,7 +38,8 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // Checked only here: if the file gets a second path later, a running client must not lose its holds.
+    // The path is checked only here: if the file gets a second path later, a running client must not lose its
+    // holds.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;

@@ -335,7 +335,8 @@ impl Store for Redlock {
                 return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
-                // Not "freed": a request of unknown outcome may still run, so the engine cleans up again.
+                // The answer is not "freed": a request of unknown outcome may still run, so the engine cleans
+                // up again.
                 return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)

@@ -326,7 +326,8 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // Sorted by label too, so that nodes with an equal point have one order in all processes.
+        // The points are sorted by label too, so that nodes with an equal point have one order in all
+        // processes.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }

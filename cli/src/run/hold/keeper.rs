@@ -123,7 +123,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
     let (interrupt, events) = (caught.interrupt.clone(), sender.clone());
     std::thread::Builder::new().name("shell".to_owned()).spawn(move || {
         shell.wait_for_end();
-        // Sent before the interrupt, so that the interrupted wait finds the event.
+        // The event is sent before the interrupt, so that the interrupted wait finds it.
         drop(events.send(Event::ShellEnded));
         fall_silent();
         interrupt.interrupt();

@@ -32,7 +32,8 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
                     continue;
                 }
                 let outcome = (|| {
-                    // Not reentrant: the next job on this thread must not re-enter a lock that was left held.
+                    // The lock is not reentrant: the next job on this thread must not re-enter a lock that
+                    // was left held.
                     let lock = client.lock_builder(&name).non_reentrant().build();
                     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
                     make_report();

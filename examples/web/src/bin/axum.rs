@@ -26,7 +26,8 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
     let made = spawn_blocking(move || {
         let _place = place;
         let outcome = (|| {
-            // Not reentrant: the next request on this thread must not re-enter a lock that was left held.
+            // The lock is not reentrant: the next request on this thread must not re-enter a lock that was
+            // left held.
             let lock = locks.client.lock_builder(&name).non_reentrant().build();
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();

@@ -132,7 +132,7 @@ impl Waiting<'_> {
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
                 }
-                // Not reported earlier: an observer may be slow, and the level may end meanwhile.
+                // The grant is reported last: an observer may be slow, and the level may end meanwhile.
                 report(None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);

@@ -42,7 +42,8 @@ impl Waiting<'_> {
             takes_again: call.config.takes_again,
             writers_first: call.config.writers_first,
         };
-        // Reported before the waiter can be handed the lock: a slow observer would leave the hand-off unread.
+        // The wait is reported before the waiter can be handed the lock: a slow observer would leave the
+        // hand-off unread.
         if !self.is_waiting {
             let (name, kind) = (call.name.given(), call.kind.label());
             engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));

@@ -155,7 +155,8 @@ impl Waiting<'_> {
         let call = engine.calls.begin();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
-                // Retired first, so that no later grant under the number counts; see `window_of`.
+                // The lock retires the number first, so that no later grant under the number counts; see
+                // `window_of`.
                 if is_threads {
                     local.state().retired.add(left.owner.number());
                     mark.retire(left.owner.number());

@@ -99,7 +99,7 @@ impl ClusterStore {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
         }
-        // Noted before the request, so that other threads do not ask at the same time.
+        // The try is noted before the request, so that other threads do not ask at the same time.
         self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::MAX_RELOAD));
         match self.ask(action, &key, deadline, |member| {
@@ -263,7 +263,7 @@ impl ClusterStore {
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
-                // Posted over the shared connection, so that this release arrives before later requests.
+                // The release goes over the shared connection, so that it arrives before later requests.
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }

@@ -60,7 +60,7 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // Called after `homes` is unlocked, because every attempt needs that mutex.
+        // The subscriber is woken after `homes` is unlocked, because every attempt needs that mutex.
         home.wake();
         listening
     }

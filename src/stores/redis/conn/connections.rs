@@ -345,7 +345,8 @@ impl Connections {
     }
 
     fn connect(&self, deadline: Moment) -> Result<Connection> {
-        // Read before connecting, because a demotion noticed meanwhile concerns this connection too.
+        // The generation is read before connecting, because a demotion noticed meanwhile concerns this
+        // connection too.
         let generation = self.ledger.generation();
         let mut connection =
             self.address.open(deadline.min(Clock::System.after(self.address.connect_timeout)))?;

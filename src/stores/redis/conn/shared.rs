@@ -376,7 +376,8 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // Set before trying to lock `reading`: see the invariant above. Pairs with `pass_on`.
+                // The flag is set before this thread tries to lock `reading`: see the invariant above. Pairs
+                // with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }

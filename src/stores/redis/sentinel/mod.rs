@@ -198,7 +198,7 @@ impl Sentinels {
                     }
                 }
             }
-            // Read again each time, because another thread may have learned of a switch.
+            // The epoch is read again each time, because another thread may have learned of a switch.
             let known = self.known.lock().master.as_ref().map(|known| known.epoch);
             if let (Some(known), Some(newest)) = (known, &newest) {
                 would_do = newest.epoch >= known;
@@ -450,7 +450,8 @@ mod tests {
         };
         assert_eq!(greet().err().map(|error| error.kind()), Some(ErrorKind::Authentication));
         std::fs::write(&file, "new\n").unwrap();
-        // Repeated, because for a while after a refusal the password is not read again.
+        // The test repeats this, because for a while after a refusal the client does not read the password
+        // again.
         let deadline = Clock::System.after(Duration::from_secs(60));
         while greet().is_err() {
             assert!(Clock::System.now() < deadline);

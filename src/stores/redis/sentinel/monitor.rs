@@ -109,7 +109,8 @@ impl MonitorShared {
     fn connect(&self, place: &ServerPlace, deadline: Moment) -> Result<Connection> {
         let mut commands = vec![Command::new("HELLO").arg(3_u32)];
         commands.extend(CHANNELS.map(|channel| Command::new("SUBSCRIBE").arg(channel)));
-        // Registered before anything is sent, so that `close` need not wait for a silent Sentinel.
+        // The connection is registered before anything is sent, so that `close` need not wait for a silent
+        // Sentinel.
         let mut connection =
             self.sentinels.greet(place, &commands, deadline, |stream| self.register(stream))?;
         done(connection.receive(deadline)?)?;

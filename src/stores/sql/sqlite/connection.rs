@@ -146,8 +146,8 @@ impl Drop for SqliteConnection {
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Read while the mutex of `OPEN` is held. Otherwise another thread could open newer files and add its
-        // connection after this read, and that connection would seem stray.
+        // The files are looked up while the mutex of `OPEN` is held. Otherwise another thread could open
+        // newer files and add its connection after the look-up, and that connection would seem stray.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
