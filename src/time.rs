@@ -28,7 +28,7 @@ impl Moment {
         }
     }
 
-    /// At the earliest the clock's beginning.
+    /// The earlier moment; at the earliest the clock's beginning.
     pub(crate) fn minus(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_sub(nanos(duration)))
     }

@@ -400,7 +400,8 @@ fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
         .arg(program)
         .arg(folder.join(CONFIG))
         .args(arguments)
-        // Its own process group: Ctrl-C must not end the server before the demo has ended its workers.
+        // The server gets a process group of its own: Ctrl-C must not end the server before the demo has
+        // ended its workers.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -137,7 +137,7 @@ pub(crate) struct WaitRecord {
     /// The kind of lock, by its label.
     pub(crate) kind: String,
     pub(crate) takes_again: bool,
-    /// For a reader: waiting writers go first.
+    /// Whether this reader lets waiting writers go first.
     pub(crate) writers_first: bool,
 }
 

@@ -74,7 +74,7 @@ impl Client {
         RedisLock::new(&self.engine, Kind::Mutex, NAME)
     }
 
-    /// Called with the lock. Checks for a while that no other thread has it.
+    /// The caller has the lock. Checks for a while that no other thread has it.
     fn work(&self) {
         self.work_for(3);
     }

@@ -233,7 +233,8 @@ impl Condition {
         let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // As the released hold: the condition may be of the plain lock, and the guard of the fenced lock.
+            // The new hold is of the same kind as the released one: the condition may be of the plain lock,
+            // and the guard of the fenced lock.
             let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {

@@ -42,7 +42,7 @@ pub(crate) struct Socket {
 
 #[derive(Debug)]
 struct SocketState {
-    /// In milliseconds; zero means no time-out.
+    /// The time-out of reads in milliseconds; zero means none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
     is_shut: AtomicBool,

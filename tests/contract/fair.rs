@@ -104,8 +104,8 @@ contract!(a_waiter_that_leaves_delays_nobody, needs(Fair), |store| {
     }
 });
 
-// From Redisson's tests: eight threads acquire the lock one after the other, and none of them releases it,
-// so each lease has to expire.
+// This contract is from Redisson's tests: eight threads acquire the lock one after the other, and none of
+// them releases it, so each lease has to expire.
 contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);

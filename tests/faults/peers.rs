@@ -159,7 +159,8 @@ scenario!(a_lock_without_expiry_counts_as_busy, |world| {
     world.does(&["DEL", "endless"]);
 });
 
-// From Redisson's tests of renewals: the server restarts without data while the lock is held.
+// This scenario is from Redisson's tests of renewals: the server restarts without data while the lock is
+// held.
 scenario!(holds_after_a_lost_read_write_lock_are_renewed, |world| {
     let client = world.client();
     let halves =

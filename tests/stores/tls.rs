@@ -13,7 +13,7 @@ use crate::support::zookeeper::{CALM, ZooKeeper};
 struct Secured {
     certificates: Certificates,
     port: u16,
-    /// With `HOST:PORT` in place of the address.
+    /// The URL, with `HOST:PORT` in place of the address.
     url: String,
     longest_name: usize,
 }

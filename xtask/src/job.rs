@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::gate::Gate;
 use crate::output::processor_seconds;
 
-/// How long a command may take to end before it is killed.
+/// How long a command that was asked to end may run on before it is killed.
 const GRACE: Duration = Duration::from_secs(30);
 /// Runs a command and writes its processor time to the file with this script's name: the standard library
 /// does not report that of a single child.

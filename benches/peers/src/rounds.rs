@@ -335,7 +335,7 @@ impl Bench<'_> {
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let race = self.race_of(drivers, patience, monitored);
         if race.is_err() {
-            // After a failure kills all drivers: otherwise each in turn would get time to end by itself.
+            // After a failure this kills all drivers: otherwise each in turn would get time to end by itself.
             drivers.iter_mut().for_each(Driver::kill);
         }
         race

@@ -38,7 +38,7 @@ enum Event {
     Order(Order),
     Orphaned,
     Stopped(i32),
-    /// Dead but not reaped, so no other process can have its pid.
+    /// The command is dead but not reaped, so no other process can have its pid.
     Dead(Report),
 }
 

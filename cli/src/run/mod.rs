@@ -253,7 +253,7 @@ fn with_client(
 ) -> Ended {
     let say = Say::new(common);
     family::is_seen(say)?;
-    // Before the first thread starts, so that all threads inherit the signal mask.
+    // The signal mask is read before the first thread starts, so that all threads inherit the changed one.
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();

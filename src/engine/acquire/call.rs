@@ -97,7 +97,7 @@ pub(crate) struct LockConfig {
     pub(crate) non_reentrant: bool,
     pub(crate) fenced: bool,
     pub(crate) max_hold: Option<Duration>,
-    /// For a read-write lock: waiting writers go before later readers.
+    /// Whether readers of a read-write lock let waiting writers go first.
     pub(crate) writers_first: bool,
     /// Whether the call reacquires the lock after a condition. No search for deadlocks ends such a wait.
     pub(crate) takes_again: bool,

@@ -41,7 +41,7 @@ pub(super) enum CountedKind {
 }
 
 impl CountedKind {
-    /// In the order in which `inspect` searches.
+    /// All counted kinds, in the order in which `inspect` searches.
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 

@@ -47,7 +47,7 @@ pub(super) fn permits_out(semaphore: &str) -> String {
     [open, name, close, Part::PermitsOut.text()].concat()
 }
 
-/// In braces even if the name contains braces, as in Redisson.
+/// The channel has the latch's name in braces even if the name contains braces, as in Redisson.
 pub(super) fn latch_channel(latch: &str) -> String {
     [Part::LatchChannel.text(), "{", latch, "}"].concat()
 }

@@ -35,7 +35,7 @@ pub(crate) struct SubscribeMode {
 }
 
 pub(crate) const PLAIN: SubscribeMode = SubscribeMode { subscribe: "SUBSCRIBE", unsubscribe: "UNSUBSCRIBE" };
-/// For members of a cluster: the message is sent only to the member that has the channel's slot.
+/// The mode for members of a cluster: the message is sent only to the member that has the channel's slot.
 pub(crate) const SHARDED: SubscribeMode =
     SubscribeMode { subscribe: "SSUBSCRIBE", unsubscribe: "SUNSUBSCRIBE" };
 

@@ -51,7 +51,7 @@ impl Tagged {
 /// Scripts return this instead of a number of listeners if the owner did not hold the lock.
 pub(super) const NOT_HELD: i64 = -2;
 
-/// Shortened to 256 characters, because another program may have written anything.
+/// The owner as text, at most 256 characters, because another program may have written anything.
 pub(super) fn owner_text(bytes: &[u8]) -> String {
     const MOST: usize = 256;
     String::from_utf8_lossy(bytes).chars().take(MOST).collect()
@@ -178,7 +178,7 @@ pub(super) fn is_temporary(refusal: &Error) -> bool {
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// Where a cluster's member says that a slot is. Attached to the error as its source.
+/// The place that a cluster's member names for a slot. The client attaches it to the error as its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
     /// Whether the slot is still moving, so that ASKING must precede the request.

@@ -362,7 +362,8 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// Forgets ended sessions that no thread uses. Whether there were any; `None`: the driver cannot see it.
+    /// Forgets ended sessions that no thread uses. Returns whether there were any; `None`: the driver cannot
+    /// see it.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;

@@ -58,7 +58,8 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // One connection: threads queue in the pool, which wakes them; SQLite's queue for writers polls.
+    // The pool has one connection: threads queue in the pool, which wakes them; SQLite's queue for writers
+    // polls.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
@@ -90,7 +91,7 @@ impl Sqlite {
             // a power cut loses only locks whose processes it ended too, and a new token is at least the
             // time. While others read, the log grows; when SQLite begins it anew, it cuts the file to 16 MiB.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
-            // A first read, which creates the `-wal` and `-shm` files and keeps them open.
+            // This first read creates the `-wal` and `-shm` files, and keeps them open.
             made_by(&conn, &self.table)?;
             share(&self.path);
             Ok(Some(conn))

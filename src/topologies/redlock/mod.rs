@@ -89,7 +89,8 @@ impl Redlock {
                 (at, node, node.ready().and_then(begin))
             })
             .collect();
-        // In reverse order: once the last node has answered, usually all have, so this thread wakes once.
+        // The answers are read in reverse order: once the last node has answered, usually all have, so this
+        // thread wakes once.
         let answers = begun.into_iter().rev().map(|(at, node, begun)| match begun {
             Ok(pending) => (at, self.monitor.noted(node, claim, pending.wait())),
             Err(error) => (at, Err(Failure::Refused(error))),
@@ -318,7 +319,8 @@ impl Store for Redlock {
                 self.monitor.confirmed(claim, begun, &lacking);
             } else {
                 self.monitor.over(claim);
-                // Otherwise the minority with the hold would block other clients for a lease.
+                // The rest is cleaned up: otherwise the minority with the hold would block other clients for
+                // a lease.
                 self.monitor.clean_up_where(claim, |at, _| !lacking.contains(&at));
             }
             Ok(is_held)

@@ -157,7 +157,8 @@ impl Programs {
         command.args(["--test-threads=8", "--exact"]).args(tests);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        // Only the first Redis of the list: whether a test notices a mutation does not depend on the version.
+        // The tests get only the first Redis of the list: whether a test notices a mutation does not depend
+        // on the version.
         if let Ok(servers) = std::env::var("LEASEHOLD_SERVERS") {
             command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
         }

@@ -1,4 +1,5 @@
-//! `hold` and `release`: a lock within a script. A process, the *keeper*, keeps it while the shell lives.
+//! `hold` and `release`: a lock within a script. A process, the *keeper*, holds the lock while the shell
+//! lives.
 
 pub(crate) mod keeper;
 pub(crate) mod lookout;

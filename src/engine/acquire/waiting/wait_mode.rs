@@ -50,7 +50,8 @@ impl WaitMode {
         }
     }
 
-    /// Called before an attempt. `is_notified`: since the last one, the client was told that it is next.
+    /// The waiter calls this before an attempt. `is_notified`: since the last attempt, the client was told
+    /// that it is next.
     pub(super) fn become_next(&mut self, is_notified: bool) {
         if is_notified {
             self.change(QueueMode::IsNext, true);

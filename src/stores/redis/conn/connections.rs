@@ -33,7 +33,8 @@ const READY: u32 = 16;
 pub(crate) struct Connections {
     pub(crate) address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// The slots of all connections, also the shared one, but not that for renewals. `None` after `close`.
+    /// The slots of all connections, including the shared one, but not the one for renewals. `None` after
+    /// `close`.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     pub(crate) shared: Arc<SharedConnection>,
     pub(crate) ledger: Arc<Ledger>,

@@ -62,7 +62,7 @@ enum Action {
     Arrive(usize),
     Answer(usize),
     Tick,
-    /// Only the server's clock advances.
+    /// The server's clock alone advances.
     Ahead,
 }
 

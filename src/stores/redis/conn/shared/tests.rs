@@ -352,7 +352,7 @@ fn unsent_requests_are_written_when_the_reading_thread_leaves() {
     }
 }
 
-/// Only with Unix sockets: over TCP the first write after the server's close succeeds.
+/// This test needs Unix sockets: over TCP the first write after the server's close succeeds.
 #[cfg(unix)]
 #[test]
 fn after_a_failed_write_sent_requests_have_unknown_outcomes() {
