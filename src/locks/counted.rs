@@ -132,7 +132,7 @@ impl Semaphore {
 
 /// A [`Semaphore`] whose permits have ids and leases: Redisson's `RPermitExpirableSemaphore`.
 ///
-/// The watchdog renews a permit until it is released, unless the call named a lease; the permits of a dead
+/// The client renews a permit until it is released, unless the call named a lease; the permits of a dead
 /// process come back with the client's lease. (Redisson renews none.) Set the number of permits before
 /// acquiring; [`set_permits`](Self::set_permits) changes it later.
 ///
@@ -225,7 +225,7 @@ impl ExpirableSemaphore {
     }
 
     /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. The
-    /// watchdog continues to renew a permit that it renews; a holder with an explicit lease is not notified.
+    /// client continues to renew a permit that it renews; a holder with an explicit lease is not notified.
     ///
     /// # Errors
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.

@@ -52,7 +52,7 @@ pub enum HoldState {
 /// owner in the store; an [`OwnedGuard`] may change threads.
 ///
 /// A drop sends the release and does not wait for the answer; later requests of this client arrive after
-/// it. A failed release is reported to the [`Observer`](crate::Observer), and the watchdog repeats it until
+/// it. A failed release is reported to the [`Observer`](crate::Observer), and the client repeats it until
 /// it is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. A
 /// process that exits just after a drop may therefore leave the lock until its lease ends, unless it calls
 /// [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait. While other

@@ -26,7 +26,7 @@ use crate::time::{Lease, Moment};
 /// ([`acquire`](Self::acquire) gives a [`Guard`]). [`AcquireOptions`] has deadlines and interrupts with
 /// leases.
 ///
-/// A lease given with a call belongs to that hold and is never renewed. Without one, the client's watchdog
+/// A lease given with a call belongs to that hold and is never renewed. Without one, the client
 /// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
 ///
 /// # Blocking
@@ -368,10 +368,9 @@ impl From<&FencedLock> for RedisLock {
 
 /// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.
 ///
-/// The halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
-/// writers. A writing thread may also read, and go on reading after it stopped writing (downgrade). A reading
-/// thread cannot begin to write (upgrade): the call is refused at once, since two such threads would
-/// deadlock.
+/// The halves are reentrant [`RedisLock`]s, with guards, leases, renewals, and fencing tokens for writers. A
+/// writing thread may also read, and go on reading after it stopped writing (downgrade). A reading thread
+/// cannot begin to write (upgrade): the call is refused at once, since two such threads would deadlock.
 ///
 /// # Guarantees
 /// - While one owner writes, no other reads or writes.
@@ -381,7 +380,7 @@ impl From<&FencedLock> for RedisLock {
 ///   and may go first. On ZooKeeper all wait in order of arrival.
 /// - A re-entry never waits for a writer. A reader deadlocks if it waits for another thread that wants to
 ///   read, while a writer waits in between.
-/// - A reader with an explicit lease counts for that time, even where a Java reader's watchdog would shorten
+/// - A reader with an explicit lease counts for that time, even where a Java reader's renewals would shorten
 ///   everyone's lease.
 ///
 /// # Examples
@@ -513,7 +512,7 @@ impl LockBuilder {
     /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter.
     pub fn non_reentrant(mut self) -> Self = config.non_reentrant: true;
 
-    /// Ends a hold `limit` after its request: the watchdog stops renewing the hold, and the holder is
+    /// Ends a hold `limit` after its request: the client stops renewing the hold, and the holder is
     /// notified of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
     /// client's lease early. Counts from the first level. Defaults to no end; at least 1 ms.
     ///

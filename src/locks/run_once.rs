@@ -92,7 +92,7 @@ impl JobLock {
 
 impl Drop for JobLock {
     fn drop(&mut self) {
-        // Runs only if the job unwinds; the watchdog repeats a release that fails.
+        // Runs only if the job unwinds; the client repeats a release that fails.
         drop(self.end());
     }
 }

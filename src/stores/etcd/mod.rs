@@ -55,7 +55,8 @@ use crate::time::{Clock, Moment};
 pub(crate) struct EtcdStore {
     members: Arc<Members>,
     wire: Arc<Transport>,
-    /// For renewals and clean-ups, so that many waiters cannot delay a renewal past its lease.
+    /// Separate connections for renewals and clean-ups, so that many waiters cannot delay a renewal past its
+    /// lease.
     renewals: Transport,
     leases: Leases,
     sweeps: Sweeps,

@@ -28,10 +28,10 @@ pub(super) mod code {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Ends with its session. The server appends a growing number to the name.
+    /// The node ends with its session. The server appends a growing number to the name.
     EphemeralSequential,
     Ephemeral,
-    /// Deleted by the server some time after its last child.
+    /// The server deletes the node some time after its last child.
     Container,
     Persistent,
 }

@@ -63,7 +63,8 @@ pub(super) fn connect(
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;
     }
-    // Reads have no time-out from here on, because the thread of `keep` drops connections to silent servers.
+    // Reads have no time-out from here on, because the thread that keeps the session alive drops connections
+    // to silent servers.
     let limits = wire.set_read_timeout(None).and_then(|()| wire.set_write_timeout(WRITE_LIMIT));
     limits.map_err(broken)?;
     Ok(Some((wire, Life::new(welcome.session, welcome.password, granted))))

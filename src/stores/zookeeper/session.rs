@@ -45,8 +45,8 @@ pub(super) struct Session {
     pub(super) state: Mutex<SessionState>,
     changed: Condvar,
     pub(super) kept: Condvar,
-    /// When the thread of `keep` checks the session next, as `Moment::nanos`. The maximum during a check, so that
-    /// each deadline set meanwhile is earlier, and wakes the thread.
+    /// When the thread that keeps the session alive (`keep`) checks it next, as `Moment::nanos`. The maximum
+    /// during a check, so that each deadline set meanwhile is earlier, and wakes the thread.
     pub(super) next_check: AtomicU64,
     pub(super) me: Weak<Session>,
 }
@@ -79,7 +79,7 @@ pub(super) struct PendingReply {
     done: OnReply,
 }
 
-/// Called by the reading thread, so it must not wait.
+/// The reading thread calls this function, which must therefore not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
 
 impl Session {
@@ -218,7 +218,8 @@ impl Session {
         }
     }
 
-    /// Wakes the thread of `keep` by `moment`, unless it looks earlier. Callers first change the data.
+    /// Wakes the thread that keeps the session alive by `moment`, unless it looks earlier. Callers first
+    /// change the data.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             let _state = self.state.lock(); // now the thread sleeps, or has yet to read the data
