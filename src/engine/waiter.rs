@@ -93,8 +93,8 @@ pub(crate) struct PendingHandoff {
     pub(crate) releaser: Releaser,
 }
 
-/// Passes the outcome of a hand-off to the releaser, once. `StillHeld`: the waiter has the lock, so it was
-/// not free for other processes.
+/// Passes the outcome of a hand-off to the releaser, once. `StillHeld`: the waiter has the lock, which was
+/// free for other processes at no time.
 pub(crate) struct Releaser {
     settle: Option<Box<dyn FnOnce(Answer<Release>) + Send>>,
     /// Whether the releaser waits for the outcome, and releases the lock itself after a refused hand-off.

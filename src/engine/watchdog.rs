@@ -24,7 +24,8 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// How long a clean-up may wait for its first command. That of an expired hold has no later `until`.
+/// How long a clean-up may wait for its first request. The clean-up of an expired hold needs this time: its
+/// `until` has passed when it begins.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has

@@ -29,7 +29,7 @@ pub(crate) struct Reporter {
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<DroppableReports>,
-    /// While one is down, releases elsewhere may wake no waiter here.
+    /// While a subscription is down, releases by other clients may wake no waiter of this client.
     subscriptions_down: AtomicUsize,
     /// Events that observers have not received yet: `Some` is a `WakeupsDown`, `None` a `WakeupsUp`.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,

@@ -169,7 +169,7 @@ pub(crate) struct Scripted {
     pub(crate) forces: Asked<bool>,
     /// The answers to hand-offs, as their readers find them; hand-offs without a script are not sent.
     pub(crate) handoffs: Asked<Handoff>,
-    /// Met by waiters that begin to listen.
+    /// The scripts for waiters that begin to listen.
     pub(crate) listens: Asked<()>,
     /// The channel of all releases. `None`: the store sends no messages, and a waiter sleeps for an hour.
     pub(crate) channel: Option<Arc<Channel>>,
@@ -180,7 +180,7 @@ pub(crate) struct Scripted {
     pub(crate) keeps_no_names: bool,
     pub(crate) caches: bool,
     pub(crate) is_several: bool,
-    /// Of several servers: the holds that ended while they were renewed.
+    /// If this stands for several servers: the holds that ended while they were renewed.
     pub(crate) ended_meanwhile: Mutex<Vec<Owner>>,
     pub(crate) has_directory: bool,
     /// The client's entries in the directory, and whether the watchdog awaited the answer.
@@ -189,9 +189,9 @@ pub(crate) struct Scripted {
     /// The end of the session of all holds.
     pub(crate) session: Option<Arc<dyn Bound>>,
     pub(crate) attached: Mutex<Option<ServiceWaker>>,
-    /// Until then renewals get no answer before their deadline.
+    /// Until this moment, renewals get no answer before their deadline.
     pub(crate) silent_until: Mutex<Option<Moment>>,
-    /// As a node of a ring, grants requests under this mark.
+    /// The mark under which this store grants requests as a node of a ring.
     pub(crate) mark: Mutex<String>,
 }
 

@@ -42,7 +42,7 @@ test_on!(tokens_of_java_and_rust_rise_with_every_grant, java::set_up(LEASE), |(_
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
-        // The languages alternate so that each follows itself and each follows the other.
+        // Each language is granted the lock after the other one, and also twice in a row.
         if [0, 1, 4, 6, 8, 9].contains(&grant) {
             tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
             assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);

@@ -13,8 +13,8 @@ const PROMISED: Duration = Duration::from_millis(50);
 const MESSAGE_WAS_LOST: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// How a test sees that a waiter sleeps: a function for the number of scripts run, and one that waits, for a
-/// lock, until more have run.
+/// How a test sees that a waiter sleeps: the first function counts the scripts that have run, and the second
+/// waits until more have run for a lock.
 pub(crate) type Sees<'a> = (&'a dyn Fn() -> u64, &'a dyn Fn(&str, u64));
 
 pub(crate) fn javas_unlock_wakes_rust(java: &Peer, rust: &LockClient, sees: Sees<'_>) -> Vec<Duration> {

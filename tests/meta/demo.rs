@@ -126,7 +126,7 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // The first worker is struck only after all servers are up and agree.
+    // The first worker is killed only after all servers are up and agree.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();
@@ -230,12 +230,12 @@ fn keys(server: &RedisServer) -> usize {
     keys.len()
 }
 
-/// Waits until a worker is about to be struck, when most processes and keys exist.
+/// Waits until a worker is about to be killed, when most processes and keys exist.
 fn is_being_struck(server: &RedisServer) {
     let mut admin = server.admin();
     let mut struck =
         || !redis::cmd("KEYS").arg("*:strike").query::<Vec<String>>(&mut admin).unwrap().is_empty();
-    assert!(eventually(Duration::from_secs(30), &mut struck), "no worker was struck");
+    assert!(eventually(Duration::from_secs(30), &mut struck), "no worker was about to be killed");
 }
 
 const SMALL: [&str; 6] = ["--processes", "3", "--threads", "2", "--stock", "80"];

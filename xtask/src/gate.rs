@@ -421,7 +421,7 @@ mod tests {
         let (lines, failed) = table(&["unit", "faults", "redis", "cli", "docs"], &locked(&gate.outcomes));
         assert_eq!(failed, 1, "{lines:?}");
         let nice = |part| gate.log_of(part).trim().parse::<u32>().unwrap();
-        assert!(nice("docs") > nice("cli"), "what builds stands back");
+        assert!(nice("docs") > nice("cli"), "a build gets less processor time than tests");
     }
 
     #[test]

@@ -51,12 +51,12 @@ fn a_client_lets_others_go_first_only_once() {
     let (told, is_told) = bounded(1);
     let again = thread::scope(|scope| {
         scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
-        // If the thread wrongly stands back, moving the clock ends its pause.
+        // If the thread wrongly lets another client go first, moving the clock ends its pause.
         let again = is_told.recv_timeout(Duration::from_secs(10));
         clock.advance(Duration::from_millis(10));
         again
     });
-    again.expect("it stands back for a client that had its turn").unwrap();
+    again.expect("it let a client go first that had its turn already").unwrap();
 }
 
 /// The timer stands still, because it would notice the end first.

@@ -216,7 +216,8 @@ impl Lock {
     }
 
     /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
-    /// that waited for a write come first; "standby" lets the next writer ask soon, in case they fail to.
+    /// that waited for a write come first. The message "standby" lets the next writer ask soon, in case those
+    /// readers do not ask.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = TimedQueue::default();
