@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(read, LastRun { ended_ago: 5 * second, succeeded_ago: Some(65 * second), ..run.clone() });
         assert_eq!(LastRun::read("another", &text, KEPT), None);
         assert_eq!(LastRun::read("a", "host=ada\npid=1\nlease_ms=1\n", KEPT), None);
-        assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");
+        assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "a record is no client");
         assert_ne!(id_of("a"), id_of("b"));
     }
 

@@ -223,6 +223,6 @@ mod tests {
         assert!(!announcer.is_seen(at) && !announcer.is_due(at));
         let later = at.plus(refused::LASTS);
         assert!(announcer.is_seen(later) && announcer.is_due(later));
-        assert!(!Announcer::new(id, &off, &clock).is_due(later), "it is off");
+        assert!(!Announcer::new(id, &off, &clock).is_due(later), "the directory of clients is off");
     }
 }

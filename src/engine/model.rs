@@ -81,7 +81,7 @@ impl Client {
 
     fn work_for(&self, points: usize) {
         let others = self.world.inside.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(others, 0, "two own the lock");
+        assert_eq!(others, 0, "two threads own the lock");
         (0..points).for_each(|_| thread::sleep(Duration::ZERO));
         self.world.inside.fetch_sub(1, Ordering::SeqCst);
         self.world.grants.fetch_add(1, Ordering::SeqCst);
@@ -657,7 +657,7 @@ fn a_clients_shutdown_leaves_no_hold_and_no_waiter() {
             assert!(error.outcome_unknown(), "{error:?}");
             client.engine.shutdown().unwrap();
         }
-        assert!(!world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
+        assert!(!world.client().lock().is_locked().unwrap(), "the lock stays held until its lease ends");
         assert_eq!(
             client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local
                 .state()

@@ -279,8 +279,8 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
         waiter.join().unwrap();
     });
     engine.shutdown().unwrap();
-    assert_eq!(failing.store.cleanups.count(), 0, "it was left to the watchdog");
-    assert_eq!(engine.stats().releases_failed, 0, "it is told to have failed");
+    assert_eq!(failing.store.cleanups.count(), 0, "the release was left to the watchdog");
+    assert_eq!(engine.stats().releases_failed, 0, "the release was reported as failed");
 }
 
 #[test]
@@ -328,8 +328,8 @@ fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
         let (owner, holder) = (again.hold.owner().to_string(), store.holder());
         // The lock is released before the assertions: if one fails, other threads must not wait for the lock.
         let ended = release(engine, &again);
-        assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
-        assert_eq!(attempts_since, 0, "it asks for what is about to be released");
+        assert!(many < Some(10), "the thread asked again and again instead of waiting: {many:?}");
+        assert_eq!(attempts_since, 0, "the thread asked for a lock that is about to be released");
         assert_eq!(holder, Some(owner));
         ended.unwrap();
     });
@@ -386,7 +386,7 @@ fn a_failed_release_is_repeated_until_the_lease_ends() {
     clock.advance(hour);
     let cleanups = store.cleanups.count();
     clock.advance(Duration::from_secs(60));
-    assert_eq!(store.cleanups.count(), cleanups, "it has ended");
+    assert_eq!(store.cleanups.count(), cleanups, "the clean-up has ended");
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn a_failed_release_is_repeated_when_the_store_ignores_leases() {
     assert!(store.is_free());
     let cleanups = store.cleanups.count();
     clock.advance(hour);
-    assert_eq!(store.cleanups.count(), cleanups, "it has been answered");
+    assert_eq!(store.cleanups.count(), cleanups, "the clean-up was answered");
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn a_blocked_shutdown_fails_in_time() {
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
     });
-    assert_eq!(engine.stats().holds, 0, "the caller was told that it has nothing");
+    assert_eq!(engine.stats().holds, 0, "the call failed, so there is no hold");
 }
 
 #[test]
@@ -549,11 +549,11 @@ fn an_unanswered_renewal_is_undone_after_the_hold_expires() {
     store.renewals.always(in_doubt);
     let mine = lock(&engine, &name);
     clock.advance(engine.options.lease - Duration::from_secs(1));
-    assert!(store.holder().is_some(), "it is held");
+    assert!(store.holder().is_some(), "the lock was not renewed");
     assert_eq!(store.cleanups.count(), 0);
     let failed = store.renewals.count();
     assert!((10..100).contains(&failed), "{failed} renewals in two thirds of a lease");
     clock.advance(Duration::from_secs(2));
     assert!(matches!(mine.hold.standing(engine.clock.now()), hold::Standing::Lost(_)));
-    assert!(store.is_free(), "nobody has it, and the store says that somebody does");
+    assert!(store.is_free(), "the store still holds a lock that was lost");
 }

@@ -145,7 +145,7 @@ pub(crate) mod tests {
                 youngest(&turned).map(|wait| wait.record.id)
             });
             let first = each.next().unwrap();
-            assert!(each.all(|one| one == first), "members choose differently");
+            assert!(each.all(|one| one == first), "two members of the cycle choose different waits");
             first
         };
         // The youngest wait, whichever client it belongs to.

@@ -406,7 +406,7 @@ fn search_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
                 && search(world, &clients, &mut Ways::default(), 0)
                     .0
                     .is_some_and(|ring| past.iter().all(|world| world.has(&ring)));
-            assert!(found.is_some() || !stood, "a ring that stood all the time was not seen: {past:?}");
+            assert!(found.is_some() || !stood, "a lasting cycle was not found: {past:?}");
             if let Some(ring) = found {
                 reports += 1;
                 if !past.iter().any(|world| world.has(&ring)) {
@@ -450,15 +450,15 @@ fn a_granted_wait_is_not_part_of_a_cycle() {
     let worlds = published_and_granted(Fault::None);
     let (searches, reports, wrong) = search_all(&worlds, 1);
     assert!(wrong.is_none(), "{wrong:?}");
-    assert!(searches > 10_000 && reports > 100, "{searches} looks, {reports} reports");
+    assert!(searches > 10_000 && reports > 100, "{searches} searches, {reports} reports");
     let at_once = search_all(&published_and_granted(Fault::NoPause), 0);
-    assert!(at_once.2.is_some(), "{} looks", at_once.0);
+    assert!(at_once.2.is_some(), "{} searches", at_once.0);
 }
 
 #[test]
 fn reading_clients_once_or_without_pause_reports_false_deadlocks() {
     let one_reading = search_all(&[chain(3, 2, Fault::OneReading)], 3);
-    assert!(one_reading.2.is_some(), "{} looks", one_reading.0);
+    assert!(one_reading.2.is_some(), "{} searches", one_reading.0);
     let at_once = search_all(&after(chain(2, 2, Fault::NoPause), 1), 2);
-    assert!(at_once.2.is_some(), "{} looks", at_once.0);
+    assert!(at_once.2.is_some(), "{} searches", at_once.0);
 }

@@ -362,19 +362,19 @@ mod tests {
             }
         };
         assert_eq!(rings_where(&another_number(holders)), 0, "the lock has another owner");
-        assert_eq!(rings_where(&another_number(waits)), 0, "the owner is no more the thread that waits");
+        assert_eq!(rings_where(&another_number(waits)), 0, "the hold has another owner than the wait");
         let another_wait = |time: usize, stuck: &mut Stuck| {
             if time == waits {
                 stuck.waits[1].shown.published.as_mut().unwrap().id = 103;
             }
         };
-        assert_eq!(rings_where(&another_wait), 0, "the thread was out of its wait");
+        assert_eq!(rings_where(&another_wait), 0, "the thread waited anew meanwhile");
         let another_thread = |time: usize, stuck: &mut Stuck| {
             if time == waits {
                 stuck.holds[1].shown.by = None;
             }
         };
-        assert_eq!(rings_where(&another_thread), 0, "any thread may release it");
+        assert_eq!(rings_where(&another_thread), 0, "any thread may release the hold");
     }
 
     #[test]
@@ -391,6 +391,6 @@ mod tests {
                 stuck.holds[1].family = Family::Token;
             }
         };
-        assert_eq!(rings_of(reads, to_token), 0, "it is no half of a read-write lock");
+        assert_eq!(rings_of(reads, to_token), 0, "a token lock is no half of a read-write lock");
     }
 }

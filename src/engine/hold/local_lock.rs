@@ -359,7 +359,7 @@ mod tests {
         local.note_failure(failure());
         assert!(local.spent_retry_budget(retry_timeout, at(10)).is_some());
         local.note_failure(None);
-        assert!(local.spent_retry_budget(retry_timeout, at(10)).is_none(), "the store answers");
+        assert!(local.spent_retry_budget(retry_timeout, at(10)).is_none(), "the store has answered since");
         local.note_failure(failure());
         drop(first);
         local.note_failure(failure()); // of a caller that has left the queue
@@ -396,12 +396,12 @@ mod tests {
         local.plan_check();
         assert_eq!(first(), Some(at(6)));
         holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial)));
-        assert_eq!(first(), Some(at(6)), "a hold that ends touches nothing");
+        assert_eq!(first(), Some(at(6)), "the end of a hold changes the timer table only later");
         local.plan_check();
         assert_eq!(first(), None);
         local.check_by(&mut local.state(), at(1));
         drop((holds, local));
-        assert!(locks.timer_table.lock().first().is_none(), "it has left with its last value");
+        assert!(locks.timer_table.lock().first().is_none(), "an unused lock is in the timer table");
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn begin_again(hold: &Arc<Hold>, since: Moment, caches: bool) {
 }
 
 fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found<Arc<Hold>> {
-    let Holder::Thread { id, .. } = hold.holder else { panic!("it is a thread's") };
+    let Holder::Thread { id, .. } = hold.holder else { panic!("the holder is not a thread") };
     hold.local.find(Some(id), [caches, true, false], |_, _| true, since).0
 }
 
@@ -260,7 +260,7 @@ fn a_multi_locks_explicitly_leased_hold_is_not_renewed() {
     let cached = hold(Lease::Kept(short), start);
     cached.renewed_lease.store(nanos(short), Ordering::Relaxed);
     assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(short));
-    assert!(renewal_slack(cached.renewed_lease()) < short / 3, "it is not due as soon as it is had");
+    assert!(renewal_slack(cached.renewed_lease()) < short / 3, "a renewal is due at once");
     cached.settle_level(1, LEASE);
     assert!(cached.renewal(start).is_none());
     // A later level without a lease of its own is renewed for the client's lease.
@@ -339,7 +339,7 @@ fn an_explicitly_leased_read_hold_is_not_prolonged_by_renewals() {
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
     hold.with(|own| own.kept_alive_at = third);
     assert_eq!(hold.due(), Some(third.plus(LEASE / 3)));
-    assert_eq!(hold.until(), start.plus(window(LEASE)), "it is not prolonged");
+    assert_eq!(hold.until(), start.plus(window(LEASE)), "the renewal prolonged the hold");
 }
 
 #[test]
@@ -377,15 +377,15 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
         can_be_cached(&hold, false).is_some()
     };
     assert!(is_cached(&|_| ()));
-    assert!(!is_cached(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
+    assert!(!is_cached(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "a fencing token");
     let bound = hold_by(Hold { bound: Some(Arc::new(Session)), ..cached() });
-    assert!(can_be_cached(&bound, false).is_none(), "its session");
-    assert!(!is_cached(&|hold| hold.note_failed_renewal()), "a renewal that is due");
-    assert!(!is_cached(&|hold| hold.retire_owner_on_end()), "a request in doubt");
-    assert!(!is_cached(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal on its way");
+    assert!(can_be_cached(&bound, false).is_none(), "a session");
+    assert!(!is_cached(&|hold| hold.note_failed_renewal()), "a failed renewal");
+    assert!(!is_cached(&|hold| hold.retire_owner_on_end()), "an owner number to be retired");
+    assert!(!is_cached(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal under way");
     let (held, reporter) = (hold(), Reporter::new(None));
     let listens = held.loss_channel();
-    assert!(can_be_cached(&held, false).is_none(), "those who listen for its loss");
+    assert!(can_be_cached(&held, false).is_none(), "a listener for the loss");
     held.forget_listeners(&reporter);
     drop(listens);
     assert!(can_be_cached(&held, false).is_some());
@@ -395,10 +395,10 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
 fn a_hold_after_an_unanswered_request_is_not_cached() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
-    assert!(can_be_cached(&hold, false).is_some(), "a renewal that is on its way concerns no other hold");
+    assert!(can_be_cached(&hold, false).is_some(), "a renewal that is under way concerns no other hold");
     assert!(
         hold.end_level(None) == Some(0) && hold.is_renewed(),
-        "so that its next use has the client's lease"
+        "the next use of the hold has the client's lease"
     );
     hold.retire_owner_on_end();
     assert!(can_be_cached(&hold, false).is_none());
@@ -417,7 +417,7 @@ fn a_hold_lost_while_cached_is_not_reused() {
     let (hold, reporter) = (hold_by(cached()), Reporter::new(None));
     cache(&hold);
     assert!(hold.lose(LossReason::Gone, hold.since(), &reporter) && hold.is_cached());
-    assert!(matches!(find(&hold, hold.since(), true), Found::Own(_)), "the lost one");
+    assert!(matches!(find(&hold, hold.since(), true), Found::Own(_)), "the lost hold is found");
     assert_eq!(reporter.counters.stats().lost_gone, 0);
 }
 
@@ -456,10 +456,10 @@ fn callbacks_of_live_holds_run_one_at_a_time() {
         hold.call_back(&reporter, &clock);
     }
     drop(go_on);
-    assert_eq!(called(&calls, &reporter), 1, "a slow one is not called again meanwhile");
+    assert_eq!(called(&calls, &reporter), 1, "a slow callback was called again while it ran");
     hold.call_back(&reporter, &clock);
     assert_eq!(called(&calls, &reporter), 2);
     assert!(hold.begin_return());
     hold.call_back(&reporter, &clock);
-    assert_eq!(called(&calls, &reporter), 2, "it is over");
+    assert_eq!(called(&calls, &reporter), 2, "the hold's release has begun");
 }

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_hold_asks_the_store_to_report_waiters_once_subscribed() {
         let mut world = World::new();
-        assert_eq!(world.due_in(), EVERY, "or else with the first check");
+        assert_eq!(world.due_in(), EVERY, "without an answer, the recall comes with the first check");
         world.recalls = Some(7);
         assert_eq!(world.due_in(), Duration::ZERO);
         assert_eq!(world.hears.watch(world.at(), false), (true, false, world.now.plus(EVERY)));
@@ -139,16 +139,16 @@ mod tests {
         let mut world = World::new();
         world.recalls = Some(7);
         world.checked(CachedCheck::Unmarked);
-        assert!(world.due_in() == EVERY && !world.calls(false), "the first check is no recall");
+        assert!(world.due_in() == EVERY && !world.calls(false), "the first check was taken for a recall");
         world.recalls = Some(8);
         assert_eq!(world.due_in(), APART);
         world.advance(APART);
         assert_eq!(world.due_in(), Duration::ZERO);
         world.checked(CachedCheck::Unmarked);
-        assert!(world.calls(false), "the recall has taken the mark");
+        assert!(world.calls(false), "the recall has deleted the mark");
         assert!(world.hears.is_wanted(world.now));
         world.recalls = Some(9);
-        assert_eq!(world.due_in(), EVERY, "not before the next call");
+        assert_eq!(world.due_in(), EVERY, "no check is due before the next call");
         world.advance(COUNTS_FOR);
         assert!(!world.hears.is_wanted(world.now));
     }
@@ -165,6 +165,6 @@ mod tests {
         assert_eq!([world.calls(false), world.calls(false)], [true, false]);
         world.advance(EVERY);
         world.checked(CachedCheck::Stays);
-        assert_eq!([world.calls(false), world.calls(true)], [false, true], "a thread waits here");
+        assert_eq!([world.calls(false), world.calls(true)], [false, true], "a thread of this client waits");
     }
 }

@@ -24,7 +24,7 @@ fn turns(threads_each: usize, trouble: usize) {
     // Six steps end a time slice. Without faults, the steps are too short for a time-out.
     let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
     crowd.pass_time(step, 60);
-    assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread had it as often as it asked");
+    assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread got each lock it asked for");
 }
 
 /// One or two clients on one server, and their threads, which all use one lock.
@@ -80,7 +80,7 @@ impl Crowd {
             assert!(!local.state().holds.iter().any(|own| own.is_cached()));
         }
         let is_free = || !self.world.client().lock().is_locked().unwrap();
-        assert!(had_trouble || is_free(), "it is left until its lease ends");
+        assert!(had_trouble || is_free(), "the lock stays held until its lease ends");
         self.readers.into_iter().for_each(|reading| reading.join().unwrap());
         self.world.grants.load(Ordering::SeqCst)
     }
@@ -119,7 +119,7 @@ fn until_recall(threads_each: usize, trouble: usize) {
         crowd.pass_time(Duration::from_millis(700), 60);
     }
     let grants = crowd.end(trouble > 0);
-    assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
+    assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread got each lock it asked for");
 }
 
 /// A client sends itself no recall. So a thread that waits must itself release a hold that is cached for
@@ -143,7 +143,7 @@ fn caching_beside_a_wait_queue_leaves_no_waiter_asleep() {
                 drop(client.lock().is_locked());
             });
             crowd.pass_time(Duration::from_micros(350), 200);
-            assert_eq!(crowd.end(false), 4 * threads_each, "each thread had it as often as it asked");
+            assert_eq!(crowd.end(false), 4 * threads_each, "each thread got each lock it asked for");
         });
     }
 }

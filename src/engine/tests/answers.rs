@@ -31,7 +31,7 @@ fn an_unanswered_attempt_that_arrives_late_is_undone() {
     store.attempts.say(in_doubt);
     let number = ThreadMarker::current().number();
     acquire(&engine, &name, ONCE, Lease::Renewed).unwrap_err();
-    assert_ne!(ThreadMarker::current().number(), number, "it may yet be carried out under the old number");
+    assert_ne!(ThreadMarker::current().number(), number, "the request may still arrive under the old number");
     clock.advance(engine.options.command_timeout);
     let cleanups = store.cleanups.count();
     assert!(cleanups > 0);
@@ -61,7 +61,7 @@ fn a_grant_read_too_late_is_no_hold() {
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(!error.outcome_unknown());
     clock.advance(Duration::from_secs(1));
-    assert!(store.is_free(), "it is undone");
+    assert!(store.is_free(), "the late grant was not undone");
     assert_ne!(ThreadMarker::current().number(), number);
 }
 
@@ -198,7 +198,7 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
         let has_polled = is_done();
         // Lets the waiter end, even if the test fails.
         drop(release(&engine, &mine));
-        assert!(has_polled, "it sleeps until the lease of a hold that is gone");
+        assert!(has_polled, "the waiter slept until the end of a lost hold's lease");
     });
 }
 
@@ -208,8 +208,8 @@ fn an_unlock_whose_hand_off_is_refused_releases_the_lock() {
     store.handoffs.say(refused);
     let mine = lock(&engine, &name);
     let waited = while_another_waits(&engine, &name, || release(&engine, &mine).unwrap());
-    assert!(waited.unwrap().unwrap(), "the store has it under the one who unlocked it");
-    assert_eq!(store.handoffs.left(), 0, "it was to be handed off");
+    assert!(waited.unwrap().unwrap(), "the waiter did not get the lock");
+    assert_eq!(store.handoffs.left(), 0, "no hand-off was tried");
     assert!(store.is_free());
 }
 
@@ -287,7 +287,7 @@ fn the_number_of_successive_local_hand_offs_is_limited() {
     };
     while let Next::Local(_) = next() {
         times += 1;
-        assert!(times < 1_000, "others never have a turn");
+        assert!(times < 1_000, "other clients never get the lock");
     }
     assert!(times > 1, "{times}");
     // After a release that notified others, local hand-offs count anew, and the registry remembers the others
@@ -329,8 +329,8 @@ fn a_hanging_renewal_leaves_time_for_another() {
     let mine = lock(&engine, &name);
     let until = mine.hold.until();
     clock.advance(lease / 2);
-    let deadline = store.renewals.all().first().expect("it is renewed after a third").deadline;
-    assert!(deadline.plus(lease / 6) < until, "{:?} are left then", until.since(deadline));
+    let deadline = store.renewals.all().first().expect("no renewal after a third of the lease").deadline;
+    assert!(deadline.plus(lease / 6) < until, "{:?} of the lease are left then", until.since(deadline));
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_renewal_during_a_release_reports_no_loss() {
     let lost = mine.hold.loss_channel();
     clock.advance(engine.options.lease / 2);
     assert_eq!(store.renewals.count(), 1);
-    assert!(lost.is_empty(), "its release says what became of it");
+    assert!(lost.is_empty(), "a loss was reported, though the release was to report it");
     assert!(!matches!(mine.hold.standing(clock.now()), hold::Standing::Lost(_)));
 }
 
@@ -387,7 +387,7 @@ fn undoing_a_request_ends_before_the_next_renewal_is_due() {
     let begun = clock.now();
     acquire(&engine, &other, ONCE, Lease::Renewed).unwrap_err();
     clock.advance(Duration::from_millis(100));
-    let deadline = store.cleanups.all().first().expect("it is cleaned up at once").deadline;
+    let deadline = store.cleanups.all().first().expect("no clean-up was sent at once").deadline;
     assert!(deadline <= begun.plus(lease / 2), "{:?}", deadline.since(begun));
 }
 
@@ -420,7 +420,7 @@ fn a_paused_client_revives_no_expired_hold() {
             0 => {
                 store.forget();
                 let next = acquire(&engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
-                assert_ne!(next.hold.owner(), mine.hold.owner(), "what is late may be about that one");
+                assert_ne!(next.hold.owner(), mine.hold.owner(), "the late request may name the old owner");
                 release(&engine, &next).unwrap();
             }
             1 => expired(release(&engine, &mine)),
@@ -443,7 +443,7 @@ fn a_multi_locks_lease_starts_at_the_request() {
     let (asked, later) = (clock.now(), clock.clone());
     store.renewals.before(move || later.advance(second * 3));
     prolong([(&*engine, &mine.hold)].into_iter(), second * 20);
-    assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "not from the reply");
+    assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "counted from the request");
 }
 
 /// The waiter lets others go first after its own release, and its time is over before it goes on.
@@ -508,17 +508,17 @@ fn a_repeated_request_changes_the_threads_owner_number() {
     let held = lock(&engine, &name);
     store.releases.say(in_doubt);
     release(&engine, &held).unwrap();
-    assert_ne!(number(), before, "a release");
+    assert_ne!(number(), before, "after a release in doubt the number stayed the same");
     let before = number();
     let held = lock(&engine, &name);
     store.attempts.say(in_doubt);
     let again = lock(&engine, &name);
-    assert_eq!(number(), before, "it holds the lock under that");
+    assert_eq!(number(), before, "the thread's number changed during its hold");
     store.releases.say(|| Ok(Release::StillHeld));
     for level in [again.level, held.level] {
         engine.end_level("unlock", &held.hold, Some(level)).unwrap();
     }
-    assert_ne!(number(), before, "a re-entry");
+    assert_ne!(number(), before, "after a re-entry in doubt the number stayed the same");
 }
 
 /// A store recognizes a repeated release without a lease for some minutes only.
@@ -558,7 +558,7 @@ fn hold_count_reports_the_clients_count_not_the_stores() {
         });
         engine.inspect("hold_count", Kind::Mutex, &name).unwrap().unwrap().count
     };
-    assert_eq!(counted(), 1, "a level that was left is counted");
+    assert_eq!(counted(), 1, "a level that has ended is still counted");
     drop_guard(&engine, &mine);
     assert_eq!(counted(), 0);
 }
@@ -603,7 +603,7 @@ fn attempts_to_undo_an_unanswered_request_become_rarer() {
     clock.advance(minute);
     // Clean-ups follow after 0.1 s, 0.2 s, 0.4 s …, and then every two seconds.
     let checks = store.cleanups.count();
-    assert!((25..60).contains(&checks), "{checks} looks in a minute");
+    assert!((25..60).contains(&checks), "{checks} clean-ups in a minute");
 }
 
 /// A late request can affect only the lock that was lost, so a grant of another lock counts.
@@ -628,7 +628,7 @@ fn only_another_plain_locks_grant_counts_during_a_loss() {
         }
         let had = acquire_as(kind, &engine, asked, ONCE, Lease::Renewed);
         assert_eq!(had.unwrap().is_some(), is_granted, "{kind:?} {}", asked.key());
-        assert_ne!(ThreadMarker::current().number(), number, "it is not that of the next hold");
+        assert_ne!(ThreadMarker::current().number(), number, "the next hold has the number of the lost one");
         store.forget();
         engine.registry.local(Kind::Mutex, &other).state().holds.clear();
     }

@@ -83,7 +83,7 @@ fn an_unanswered_check_for_waiters_keeps_the_cached_hold() {
     client.clock.advance(CHECKED);
     assert!(client.store.checks.count() > 0);
     client.unlock(&used);
-    assert!(client.store.holder().is_some(), "it is kept");
+    assert!(client.store.holder().is_some(), "the hold is not cached");
     let next = client.lock(&named("a"));
     assert_eq!((Arc::ptr_eq(&next.hold, &used.hold), ThreadMarker::current().number()), (true, number));
     client.unlock(&next);
@@ -123,7 +123,7 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
         }
         client.store.renewals.say(in_doubt);
         client.clock.advance(MS * 250);
-        assert_eq!(client.store.renewals.left(), 0, "it is renewed");
+        assert_eq!(client.store.renewals.left(), 0, "the cached hold was not renewed");
         client.engine.stats().renewals_failed
     };
     let used = client.used(&named("a"));
@@ -134,7 +134,7 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
     assert_eq!(failures(&used, true), 1);
     comes_about("the event", || client.told.load(Ordering::SeqCst) == 1);
     client.unlock(&used);
-    assert!(client.store.is_free(), "its number is in doubt, so it is not kept");
+    assert!(client.store.is_free(), "a hold with a request of unknown outcome was cached");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn the_client_keeps_an_unused_locks_state_for_a_second() {
     remember("second", 900);
     registry.tidy(at(1500));
     registry.tidy(at(1899));
-    assert!(is_known("second"), "for a second after its last use");
+    assert!(is_known("second"), "the lock's state is known for a second after its last use");
     registry.tidy(at(1900));
     assert!(!is_known("second"));
 }
@@ -197,7 +197,7 @@ fn many_slow_releases_leave_no_hold() {
         });
     }
     client.clock.advance(RULES.unused + CHECKED * 10);
-    assert_eq!(client.store.releases.left(), 0, "are kept for good");
+    assert_eq!(client.store.releases.left(), 0, "the holds stay cached for good");
     assert_eq!(client.engine.registry.holds().len(), 0);
 }
 
@@ -236,7 +236,7 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
         scope.spawn(move || gets.send(acquire(engine, &named("a"), FOREVER, Lease::Renewed)).unwrap());
         let got = got.recv_timeout(LONG);
         drop(client.engine.shutdown()); // wakes the waiter, if it sleeps
-        assert!(got.expect("no check is waited for").unwrap().is_some());
+        assert!(got.expect("the waiter waited for a check").unwrap().is_some());
     });
 }
 
@@ -269,11 +269,11 @@ fn an_ending_thread_releases_its_own_cached_holds() {
         });
         cached.join().unwrap();
     });
-    assert_eq!(client.store.releases.left(), 0, "it is left to its lease");
+    assert_eq!(client.store.releases.left(), 0, "the ended thread's hold was not released");
     assert_eq!(client.engine.registry.holds().len(), 1);
     let attempts = client.store.attempts.count();
     client.unlock(&client.lock(&named("a")));
-    assert_eq!(client.store.attempts.count(), attempts, "what another thread keeps stays");
+    assert_eq!(client.store.attempts.count(), attempts, "another thread's cached hold was released");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     let clocked = engine.clock.clone();
     store.renewals.before(move || take_time(&clocked, lease * 4 / 5));
     clock.advance(lease / 2);
-    assert_eq!(store.renewals.count(), 1, "it is on its way");
+    assert_eq!(store.renewals.count(), 1, "the renewal was not sent");
     engine.stand_still(true);
     // A moment after the old window, and before the end of the window that the renewal would have opened.
     clock.advance(lease * 7 / 10);
@@ -89,7 +89,7 @@ fn a_panicking_next_owner_frees_the_lock() {
     let mine = lock(&engine, &name);
     store.handoffs.say(|| std::panic::resume_unwind(Box::new("as a test has it")));
     let waited = while_another_waits(&engine, &name, || drop_guard(&engine, &mine));
-    assert!(waited.is_err(), "it panics");
+    assert!(waited.is_err(), "the waiter did not panic");
     // The releaser does not wait, so the release may come a little later.
     comes_about("the release", || store.is_free());
 }
@@ -105,7 +105,7 @@ fn a_hand_off_of_a_lost_lock_reports_the_loss() {
     let waited = while_another_waits(&engine, &name, || released = release(&engine, &mine));
     assert_eq!(released.unwrap_err().not_held(), Some(&NotHeld::Expired));
     assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
-    assert!(waited.unwrap().unwrap(), "the next takes it for itself");
+    assert!(waited.unwrap().unwrap(), "the next waiter did not acquire the lock");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_multi_locks_unanswered_releases_share_one_retry_timeout() {
     let step = || clock.advance(Duration::from_millis(20));
     let released = while_called(|| leave_all("unlock", group.into()), step);
     assert!(released.unwrap_err().outcome_unknown());
-    assert_eq!(store.releases.left(), 1, "the second is not asked about for as long again");
+    assert_eq!(store.releases.left(), 1, "the second release was repeated too");
 }
 
 #[test]
@@ -165,11 +165,11 @@ fn an_unanswered_attempt_is_undone_until_its_lease_ends() {
         clock.advance(hour / 2);
         let cleanups = store.cleanups.count();
         clock.advance(Duration::from_secs(70));
-        assert!(store.cleanups.count() > cleanups, "it may be granted still");
+        assert!(store.cleanups.count() > cleanups, "the clean-ups stopped while a grant may still come");
         clock.advance(hour);
         let cleanups = store.cleanups.count();
         clock.advance(Duration::from_secs(60));
-        assert_eq!(store.cleanups.count(), cleanups, "its lease has ended");
+        assert_eq!(store.cleanups.count(), cleanups, "the clean-ups go on after the end of the lease");
     }
 }
 
@@ -185,11 +185,11 @@ fn a_second_shutdown_repeats_failed_releases() {
     store.releases.before(asks);
     thread::scope(|scope| {
         let first = scope.spawn(|| engine.shutdown());
-        is_begun.recv_timeout(Duration::from_secs(10)).expect("it does not do again what failed");
+        is_begun.recv_timeout(Duration::from_secs(10)).expect("the shutdown did not begin");
         let (done, is_done) = bounded(1);
         let engine = &engine;
         scope.spawn(move || done.send(engine.shutdown()).unwrap());
-        assert!(is_done.recv_timeout(Duration::from_millis(100)).is_err(), "it did not wait");
+        assert!(is_done.recv_timeout(Duration::from_millis(100)).is_err(), "the second one did not wait");
         go_on.send(()).unwrap();
         first.join().unwrap().unwrap();
         is_done.recv().unwrap().unwrap();
@@ -236,7 +236,7 @@ fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
     let stuck = || engine.registry.stuck((engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
     assert_eq!(stuck(), 1);
     let granted = acquire(&engine, &awaited, ONCE, Lease::Renewed).unwrap().unwrap();
-    assert_eq!(stuck(), 0, "it has what it waited for");
+    assert_eq!(stuck(), 0, "a thread that was granted the lock counts as stuck");
     release(&engine, &granted).unwrap();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_return());
@@ -404,7 +404,7 @@ fn a_waiter_for_many_permits_asks_again_after_anothers_grant() {
         assert!(take(1).unwrap());
         let taken = taken.recv_timeout(Duration::from_secs(10));
         drop(engine.shutdown()); // wakes the waiter, if it sleeps
-        assert!(taken.expect("it asks again").unwrap());
+        assert!(taken.expect("the waiter did not ask again").unwrap());
     });
 }
 
@@ -424,7 +424,7 @@ fn an_interrupted_waiter_leaves_during_a_release_without_hand_off() {
         interrupt.interrupt();
         let ended = told.recv_timeout(Duration::from_secs(10));
         go_on.send(()).unwrap();
-        assert!(ended.expect("it leaves").unwrap_err().is_interrupted());
+        assert!(ended.expect("the interrupted waiter did not return").unwrap_err().is_interrupted());
     });
 }
 

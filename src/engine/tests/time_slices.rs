@@ -34,7 +34,7 @@ impl InSlice {
         };
         let granted = again();
         drop_guard(&engine, &granted);
-        assert!(store.is_free(), "it is not known yet that the thread comes back");
+        assert!(store.is_free(), "the hold was cached before the thread had come back");
         let guard = again();
         InSlice { store, clock, engine, name, local, guard }
     }
@@ -77,9 +77,9 @@ fn reacquiring_a_cached_lock_within_milliseconds_sends_no_request() {
     }
     let again = turn.lock(Lease::Renewed);
     release(&turn.engine, &again).unwrap();
-    assert!(turn.is_free(), "unlock() promises that");
+    assert!(turn.is_free(), "the lock is not free after unlock()");
     assert_eq!(turn.attempts(), attempts);
-    assert_eq!(turn.engine.stats().grants, grants + 6, "each is counted");
+    assert_eq!(turn.engine.stats().grants, grants + 6, "each grant is counted");
 }
 
 #[test]
@@ -127,14 +127,14 @@ fn the_end_of_a_client_releases_cached_holds() {
     let turn = InSlice::ended();
     turn.engine.shutdown().unwrap();
     assert!(turn.is_free());
-    assert_eq!(turn.engine.stats().lost_shut_down, 0, "nobody held it");
+    assert_eq!(turn.engine.stats().lost_shut_down, 0, "the end of an unused hold was counted as a loss");
 }
 
 #[test]
 fn a_hold_lost_while_cached_is_not_used_again() {
     let turn = InSlice::ended();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
-    assert!(turn.engine.registry.holds().is_empty(), "no thread will end it");
+    assert!(turn.engine.registry.holds().is_empty(), "a lost cached hold is still in the registry");
     turn.store.forget();
     let attempts = turn.attempts();
     let again = turn.lock(Lease::Renewed);
@@ -159,7 +159,7 @@ fn a_thread_that_relocks_while_its_cached_hold_is_released_gets_a_new_owner_id()
         assert_eq!(turn.store.holder(), Some(again.hold.owner().to_string()));
         release(&turn.engine, &again).unwrap();
     });
-    assert_eq!(ThreadMarker::current().number(), number, "what else it holds is under that");
+    assert_eq!(ThreadMarker::current().number(), number, "another hold has this number");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_try_of_any_local_thread_gets_a_cached_lock() {
     let turn = InSlice::ended();
     thread::scope(|scope| {
         let tries = || acquire(&turn.engine, &turn.name, ONCE, Lease::Renewed).unwrap().is_some();
-        assert!(scope.spawn(tries).join().unwrap(), "no thread holds it");
+        assert!(scope.spawn(tries).join().unwrap(), "a try did not get a lock that no thread holds");
     });
 
     let turn = InSlice::ended();
@@ -199,7 +199,7 @@ fn a_local_waiter_gets_a_cached_hold_left_unused() {
         });
         comes_about("the other thread's sleep", || sleeps(&turn.engine, &turn.name));
         turn.drop_guard();
-        assert!(!turn.is_free(), "the thread that had it may be back");
+        assert!(!turn.is_free(), "the cached hold was released before its thread could come back");
         turn.clock.advance(RULES.idle);
         waiter.join().unwrap();
     });

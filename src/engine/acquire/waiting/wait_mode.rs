@@ -170,7 +170,7 @@ mod tests {
                 assert_eq!((wait_mode.queue_mode, wait_mode.stands), to, "from {queue_mode:?}");
                 let mut fixed = WaitMode::new(Waits, true);
                 change(&mut fixed);
-                assert_eq!(fixed, WaitMode::new(Waits, true), "it has a place of its own");
+                assert_eq!(fixed, WaitMode::new(Waits, true), "a waiter with an own place changed its mode");
             }
         }
     }
@@ -199,7 +199,7 @@ mod listening_tests {
         (listening.unheard, listening.message_count) = (count, count);
         between(&channel, &mut listening);
         listening.listen(Some(listens(&channel)));
-        listening.note_heard().expect("it listens")
+        listening.note_heard().expect("the waiter listens")
     }
 
     #[test]
@@ -217,9 +217,9 @@ mod listening_tests {
     fn a_waiter_takes_each_received_message_once() {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening::default();
-        assert!(listening.note_heard().is_none(), "it does not listen");
+        assert!(listening.note_heard().is_none(), "the waiter does not listen yet");
         listening.listen(Some(listens(&channel)));
-        assert!(listening.has_moved(), "the subscription stands only now");
+        assert!(listening.has_moved(), "the subscription was set up only now");
         assert_eq!(listening.note_heard(), Some(false));
         assert!(!listening.has_message() && !listening.stands_by());
         channel.take(b"standby");
@@ -234,6 +234,6 @@ mod listening_tests {
         listening.pass_over();
         assert!(!listening.has_moved());
         channel.set_up(false);
-        assert!(listening.has_message() && !listening.has_moved(), "nothing is heard until it stands again");
+        assert!(listening.has_message() && !listening.has_moved(), "the subscription is down");
     }
 }

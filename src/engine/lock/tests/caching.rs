@@ -144,14 +144,14 @@ fn a_hold_is_cached_only_for_threads_that_soon_relock() {
     assert_eq!([caches(2, 10), caches(3, 10), caches(3, 999), caches(3, 1000)], [false, true, true, false]);
     let mut one = One::new();
     one.begin(64, at(0));
-    assert!(!is_cached(&mut one, 0, at(10)), "nothing is known of it");
+    assert!(!is_cached(&mut one, 0, at(10)), "nothing is known of the lock");
     one.note_asked(1, at(20));
-    assert!(is_cached(&mut one, 0, at(30)), "which one return changes");
+    assert!(is_cached(&mut one, 0, at(30)), "one return of the thread changes that");
     let mut one = in_time_slice(64, 8);
-    assert!(!is_cached(&mut one, 0, at(500)), "it was held for half a millisecond");
+    assert!(!is_cached(&mut one, 0, at(500)), "the lock was held for half a millisecond");
     let mut one = One::new();
     *one.score() = MOST;
-    assert!(!is_cached(&mut one, 0, at(10)), "nobody stood in line");
+    assert!(!is_cached(&mut one, 0, at(10)), "no client was in the wait queue");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn only_a_threads_first_return_after_a_release_counts_for_caching() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
-    assert_eq!(*one.score(), MOST, "another thread is no return");
+    assert_eq!(*one.score(), MOST, "another thread was taken for a return");
     one.note_asked(1, at(10).plus(AT_ONCE).plus(US));
     assert_eq!(*one.score(), MOST - LATE);
     one.own().stage = Stage::Held;
@@ -187,9 +187,9 @@ fn only_a_threads_first_return_after_a_release_counts_for_caching() {
     one.lock.caching.note_return(2, at(4000));
     one.lock.caching.note_return(1, at(4900));
     one.note_asked(1, at(5000));
-    assert_eq!(*one.score(), MOST - LATE + 1, "it waited for its release until then");
+    assert_eq!(*one.score(), MOST - LATE + 1, "the thread waited for the release until then");
     one.note_asked(1, at(9000));
-    assert_eq!(*one.score(), MOST - LATE + 1, "another question is no return");
+    assert_eq!(*one.score(), MOST - LATE + 1, "a second request was taken for a return");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn waiting_threads_of_one_client_share_its_cached_time_equally() {
     let mut one = in_time_slice(32, 8);
     one.lock.caching.pass_on(at(1000));
     one.lock.caching.last = at(1400);
-    assert!(is_cached(&mut one, 1, at(1499)), "half of what is left");
+    assert!(is_cached(&mut one, 1, at(1499)), "the hold is cached for half of the time that is left");
     assert!(!one.lock.caching.is_over(one.at(at(1999))) && one.lock.caching.is_over(one.at(at(2000))));
 }
 
@@ -226,24 +226,24 @@ fn an_unused_cached_hold_is_released() {
     assert_eq!(one.end_use(true, 0, at(10)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(309), at(310)));
     assert!(one.reuse(false, at(309)).is_some());
-    assert!(one.is_watched_until(at(320), at(620)), "it is held");
+    assert!(one.is_watched_until(at(320), at(620)), "the lock is held");
     one.own().levels.take(None);
     assert_eq!(one.end_use(true, 0, at(400)), Some(CachedFor::TimeSlice));
     assert!(matches!(one.watch(at(700)), Watched::Idle));
-    assert_eq!(*one.score(), MOST - LATE, "it stayed away");
+    assert_eq!(*one.score(), MOST - LATE, "the thread did not come back");
     assert!(one.release_cached(at(700)) && !one.release_cached(at(700)), "once");
-    assert_eq!(one.own().stage, Stage::Returning, "no thread finds it until its release is on its way");
-    assert!(one.reuse(false, at(701)).is_none(), "nor takes it");
+    assert_eq!(one.own().stage, Stage::Returning, "no thread finds the hold until its release is sent");
+    assert!(one.reuse(false, at(701)).is_none(), "no thread reuses the hold either");
     one.enter(OTHER, None, at(701));
     one.begin(64, at(701));
     *one.score() = MOST;
     let at_now = one.at(at(702));
-    assert!(one.lock.cache(2, true, at_now).is_none(), "the other is not on its way yet");
+    assert!(one.lock.cache(2, true, at_now).is_none(), "the other hold's release is not sent yet");
     one.lock.remove(1, None);
     one.begin(64, at(701));
     assert!(one.lock.cache(2, true, at_now).is_some());
     one.lock.caching.ends = None;
-    assert!(matches!(one.watch(at(703)), Watched::Idle), "another hold of the lock went");
+    assert!(matches!(one.watch(at(703)), Watched::Idle), "another hold of the lock was released");
     assert!(one.release_cached(at(703)) && one.lock.remove(2, None).is_some());
     assert!(matches!(one.watch(at(1001)), Watched::Over));
 }
@@ -279,12 +279,12 @@ fn a_recalled_cached_hold_is_released_within_milliseconds() {
     let now = one.at(at(0));
     one.own().until_recall(0, true, now.now, RULES.first_check);
     one.lock.caching.may_cache = true;
-    assert!(one.is_watched_until(at(10), at(310)), "it is in use");
+    assert!(one.is_watched_until(at(10), at(310)), "the hold is in use");
     assert_eq!(one.end_use(true, 0, at(20)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(30), at(320)));
     assert!(matches!(one.watch(at(320)), Watched::Idle));
     assert!(one.release_cached(at(320)));
-    assert!(matches!(one.watch(at(2_000)), Watched::Over), "and with it what could be cached");
+    assert!(matches!(one.watch(at(2_000)), Watched::Over), "the cached hold is gone");
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_cached_hold_is_reused_until_a_waiters_recall() {
     }
     assert!(stays(&mut one, ms(5)));
     recall(&mut one);
-    assert_eq!(one.reuse(true, ms(6)), Some(None), "the thread does not get it again");
+    assert_eq!(one.reuse(true, ms(6)), Some(None), "the thread reused a recalled hold");
     let mut one = granted();
     assert!(stays(&mut one, ms(5)));
     recall(&mut one);
@@ -346,13 +346,13 @@ fn a_cached_hold_is_reused_until_a_waiters_recall() {
     assert_eq!(one.reuse(true, ms(6)), None);
     let mut one = granted();
     recall(&mut one);
-    assert!(matches!(one.watch(ms(1)), Watched::Until { .. }), "it is in use");
+    assert!(matches!(one.watch(ms(1)), Watched::Until { .. }), "the hold is in use");
     assert!(!stays(&mut one, ms(2)));
     let mut one = granted();
     one.recalls = None;
-    assert!(!stays(&mut one, ms(1)), "recalls are not heard");
+    assert!(!stays(&mut one, ms(1)), "the client does not listen to recalls");
     one.recalls = Some(0);
-    assert!(!stays(&mut one, ms(2)), "one may have been missed");
+    assert!(!stays(&mut one, ms(2)), "a recall may have been missed");
 }
 
 #[test]
@@ -374,12 +374,12 @@ fn a_cached_hold_is_reused_for_milliseconds_despite_waiters() {
     };
     in_time_slice(&mut one, ms(1));
     assert_eq!(one.reuse(true, ms(1)), Some(Some(false)));
-    assert!(!stays(&mut one, ms(2)), "it does not stay beyond the slice");
+    assert!(!stays(&mut one, ms(2)), "the hold was cached beyond the time slice");
     in_time_slice(&mut one, ms(2));
-    assert_eq!(one.reuse(false, ms(2)), Some(None), "the call would not cache it");
+    assert_eq!(one.reuse(false, ms(2)), Some(None), "a call without caching reused the hold");
     one.own().stage = Stage::Held;
     in_time_slice(&mut one, ms(3));
-    assert_eq!(one.reuse(false, ms(3)), Some(Some(false)), "it is none of those");
+    assert_eq!(one.reuse(false, ms(3)), Some(Some(false)), "the hold is not cached");
     one.own().levels.take(None);
     assert!(matches!(one.watch(ms(10)), Watched::Over));
 }
@@ -394,14 +394,14 @@ fn checks_of_a_cached_hold_for_waiters_get_rarer() {
         }
         match one.watch(ms(now)) {
             Watched::Idle => {
-                assert_eq!(now, 1700, "half a second after it was last used");
+                assert_eq!(now, 1700, "the hold was last used half a second ago");
                 break;
             }
             Watched::Until { next, checks: due, .. } => {
                 checks.extend(due.iter().map(|_| now));
                 assert!(next > ms(now) && next <= ms(now).plus(RULES.longest_check_gap));
             }
-            Watched::Over => panic!("it is granted"),
+            Watched::Over => panic!("a granted lock is no longer watched"),
         }
     }
     // The lock is watched in each millisecond, so each check comes as early as it may: a quarter of its gap.
@@ -416,7 +416,7 @@ fn each_use_restarts_a_cached_holds_idle_half_second() {
         assert!(!matches!(one.watch(ms(used + 499)), Watched::Idle), "{used}");
         assert_eq!(one.reuse(true, ms(used + 499)), Some(Some(true)));
     }
-    assert!(!matches!(one.watch(ms(5_000)), Watched::Idle), "it is in use");
+    assert!(!matches!(one.watch(ms(5_000)), Watched::Idle), "the hold is in use");
     assert!(stays(&mut one, ms(6_000)));
     assert!(matches!(one.watch(ms(6_500)), Watched::Idle));
 }
@@ -428,7 +428,7 @@ fn a_cached_hold_is_rechecked_when_its_idle_time_ends() {
         one.watch(ms(now));
     }
     assert!(stays(&mut one, ms(3_000)));
-    assert!(matches!(one.watch(ms(3_400)), Watched::Until { .. }), "too soon");
+    assert!(matches!(one.watch(ms(3_400)), Watched::Until { .. }), "the hold was released too soon");
     assert!(one.is_watched_until(ms(3_400), ms(3_500)));
 }
 
@@ -452,7 +452,7 @@ fn a_waiter_that_a_check_finds_counts_as_a_recall() {
     let mut one = granted();
     for now in [1, 2] {
         let now = one.at(ms(now));
-        assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none(), "it is in use");
+        assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none(), "the hold is in use");
         assert!(one.lock.caching.heard(now).is_some(), "both checks found the same waiter");
     }
     assert!(!stays(&mut one, ms(2)));
@@ -484,7 +484,7 @@ fn other_holds_do_not_affect_the_cached_one() {
     );
     assert!(one.lock.is_idle());
     assert_eq!(one.reuse(true, ms(3)), Some(Some(true)));
-    assert!(stays(&mut one, ms(4)), "it is kept as before");
+    assert!(stays(&mut one, ms(4)), "the hold is cached as before");
 }
 
 #[test]

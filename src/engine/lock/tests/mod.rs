@@ -246,7 +246,7 @@ fn explore_all(worlds: &[Setup], walks: usize) {
         },
         &moves(written),
     );
-    assert_eq!(written, table, "LEASEHOLD_BLESS=1 writes it anew");
+    assert_eq!(written, table, "LEASEHOLD_BLESS=1 writes the table anew");
 }
 
 fn handing_off(rules: Rules, local_handoffs: u32) -> Rules {

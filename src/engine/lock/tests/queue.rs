@@ -69,8 +69,8 @@ fn the_new_head_is_woken() {
     lock.leave(FIRST);
     let second = lock.queue.get(SECOND).unwrap();
     assert!(second.is_head && second.word && second.waiter.is_woken);
-    assert!(!lock.sleep(SECOND, true, true), "it looks first");
-    assert!(!lock.sleep(SECOND, true, true), "it is the head");
+    assert!(!lock.sleep(SECOND, true, true), "the waiter slept before it asked");
+    assert!(!lock.sleep(SECOND, true, true), "the head slept until it is the head");
     assert!(lock.sleep(SECOND, true, false));
 }
 
@@ -111,7 +111,7 @@ fn a_waiter_may_leave_once_its_hand_off_is_cancelled() {
     assert_eq!(lock.held_here(NOW), Some(Moment::NEVER));
     assert_eq!(lock.look(SECOND, true, true, NOW), Look::OnItsWay);
     lock.not_sent(serial);
-    assert_eq!(words(&mut lock), [FIRST, SECOND], "the receiver, and who found the lock on its way");
+    assert_eq!(words(&mut lock), [FIRST, SECOND], "the receiver, and the waiter that saw the hand-off");
     assert_eq!(lock.withdraw(FIRST), Withdrawn::Free);
     assert_eq!(lock.begin_release(serial, at()), None, "once");
 }
@@ -125,10 +125,10 @@ fn only_the_receiving_waiter_completes_a_hand_off() {
     assert!(lock.sent(serial).is_some());
     assert_eq!(lock.withdraw(FIRST), Withdrawn::Given);
     assert_eq!(lock.look(FIRST, false, false, NOW), Look::Receive);
-    assert!(lock.received(SECOND, false).is_none(), "another waiter settles nothing");
+    assert!(lock.received(SECOND, false).is_none(), "a waiter that receives nothing ended the hand-off");
     assert_eq!((lock.look(SECOND, true, true, NOW), words(&mut lock)), (Look::OnItsWay, vec![FIRST]));
-    assert!(lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(), "it is to be released");
-    assert_eq!(words(&mut lock), [SECOND], "who found the lock on its way");
+    assert!(lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(), "the releaser will release");
+    assert_eq!(words(&mut lock), [SECOND], "the waiter that saw the hand-off");
     assert!(lock.remove(serial, None).is_some() && lock.holds.is_empty());
 }
 
@@ -157,7 +157,7 @@ fn a_clients_last_waiter_gives_up_its_queue_place_once() {
     assert!(lock.takes_queue_place() && !lock.takes_queue_place());
     lock.queued = true;
     lock.queue.join(SECOND, TestWaiter::default(), false);
-    assert!(!lock.takes_queue_place(), "others here wait in it");
+    assert!(!lock.takes_queue_place(), "another waiter of this client needs the place");
 }
 
 #[test]
