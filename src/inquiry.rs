@@ -157,7 +157,7 @@ mod tests {
         for _ in 0..3 {
             assert!(inquiry.answer("hangs", FRESH, soon(20)).is_none());
         }
-        assert!(begun.load(Ordering::SeqCst) <= 1, "they wait for the same one");
+        assert!(begun.load(Ordering::SeqCst) <= 1, "several questions were asked at once");
         for number in 0..3 * MOST {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(1)).is_none());
         }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         sender.send(Ok(2)).unwrap();
         assert_eq!(inquiry.answer("a", ANEW, soon(20_000)).unwrap().unwrap(), 2);
-        assert_eq!(inquiry.answer("a", ANEW, soon(20)).unwrap().unwrap(), 2, "this one hangs");
+        assert_eq!(inquiry.answer("a", ANEW, soon(20)).unwrap().unwrap(), 2, "the second question hangs");
         // Two errors: one answers the pending question, the other the next question.
         for _ in 0..2 {
             sender.send(Err(Arc::new(std::io::Error::other("none")))).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         let kept = (Duration::ZERO, Duration::from_secs(3600));
         assert_eq!(inquiry.answer("a", kept, soon(20_000)).unwrap().unwrap_err().to_string(), "none");
         sender.send(Ok(3)).unwrap();
-        assert_eq!(inquiry.answer("a", FRESH, soon(20_000)).unwrap().unwrap(), 3, "this failure is not kept");
+        assert_eq!(inquiry.answer("a", FRESH, soon(20_000)).unwrap().unwrap(), 3, "a failed answer was stored");
     }
 
     #[test]

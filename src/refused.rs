@@ -49,9 +49,9 @@ mod tests {
         assert!(refused.stands(|| at(10)));
         let end = at(10).plus(LASTS);
         assert!(refused.stands(|| end.minus(Duration::from_millis(1))));
-        assert!(!refused.stands(|| end), "it is asked for again");
+        assert!(!refused.stands(|| end), "after the pause the request is tried again");
         refused.note(end);
-        assert!(refused.stands(|| end), "and refused again");
+        assert!(refused.stands(|| end), "the request was refused again");
         refused.forget();
         assert!(!refused.stands(|| end));
     }

@@ -127,7 +127,7 @@ mod tests {
         let mut list: Vec<u32> = (0..100_000).collect();
         list.truncate(20_000);
         list.shrink_if_sparse();
-        assert!(list.capacity() >= 100_000, "it may well be needed again");
+        assert!(list.capacity() >= 100_000, "the list may become as long again");
         list.clear();
         list.shrink_if_sparse();
         assert_eq!(list.capacity(), 0);

@@ -392,7 +392,7 @@ mod tests {
     fn until_up(listening: &Subscription, waker: &Waker) {
         let end = Clock::System.after(LONG);
         while !listening.is_up() {
-            assert!(Clock::System.now() < end, "it never stands");
+            assert!(Clock::System.now() < end, "the subscription is never set up");
             waker.sleep(Some(LONG));
         }
     }
@@ -405,9 +405,9 @@ mod tests {
         until_up(&listening, &waker);
         assert_eq!(*hub.protocol.0.lock(), 0);
         drop(hub.state.lock());
-        assert!(reporter.can_wake(), "each word that it is down has one that it is up");
+        assert!(reporter.can_wake(), "not every report `down` has a report `up`");
         hub.close();
-        assert!(!listening.is_up() && waker.take(), "its waiters look");
+        assert!(!listening.is_up() && waker.take(), "the end of the hub did not wake its waiters");
         assert!(hub.listen("a", &waker).is_none());
     }
 
@@ -446,7 +446,7 @@ mod tests {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));
-        assert!(hub.is_idle(), "nobody listens any more");
+        assert!(hub.is_idle(), "no listener is left");
         // As in etcd's store, a channel exists before its first listener joins.
         hub.state.lock().enter("a", true);
         hub.left(&Arc::new(Channel::new("a", true)));

@@ -293,6 +293,6 @@ mod tests {
         // One ping before the attempt to connect, and one behind it.
         assert_eq!(*pool.connector.pings.lock(), 2);
         assert!(pool.lend(Rank::Request, Clock::System.after(Duration::from_secs(60))).is_err());
-        assert_eq!(*pool.connector.pings.lock(), 4, "before the deadline each is tried");
+        assert_eq!(*pool.connector.pings.lock(), 4, "each connection is tried before the deadline");
     }
 }

@@ -143,7 +143,7 @@ mod tests {
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());
         assert!(end.until() < now());
-        assert!(!holds.lose("key", |_| true), "it is told once");
+        assert!(!holds.lose("key", |_| true), "the loss is reported once");
     }
 
     #[test]

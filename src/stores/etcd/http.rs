@@ -345,7 +345,7 @@ mod fuzz {
     fn any_answer_is_read_or_refused() {
         each(nearly(SEEDS), Vec::len, |bytes| {
             if let Some(Status::Complete((length, _))) = head(bytes) {
-                assert!(length <= bytes.len(), "it is said to be longer than it is");
+                assert!(length <= bytes.len(), "the head was said to be longer than the answer");
             }
             black_box((chunk_size(bytes), trailer(bytes)));
         });

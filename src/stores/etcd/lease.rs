@@ -235,20 +235,20 @@ mod tests {
         let (asked, earlier) = (Clock::System.now(), Clock::System.now().minus(Duration::from_secs(5)));
         leases.lend(lease(1, 31, earlier));
         leases.confirm(1, asked);
-        assert_eq!(leases.lent(1), Some(lease(1, 31, asked)), "not from when the answer was read");
+        assert_eq!(leases.lent(1), Some(lease(1, 31, asked)), "the lease counts from the request");
         leases.confirm(1, earlier);
-        assert_eq!(leases.lent(1), Some(lease(1, 31, asked)), "an answer that was overtaken");
+        assert_eq!(leases.lent(1), Some(lease(1, 31, asked)), "an older answer shortened the lease");
     }
 
     #[test]
     fn an_etcd_lease_is_reused_only_after_its_return() {
         let leases = Leases::default();
         let now = Clock::System.now();
-        assert!(!leases.returned(1), "a lease of which nothing is known");
+        assert!(!leases.returned(1), "an unknown lease was returned");
         leases.lend(lease(2, 31, now));
         assert_eq!(leases.take_idle(31), None);
         assert!(leases.returned(2));
-        assert!(!leases.returned(2), "it is given back once");
+        assert!(!leases.returned(2), "the lease was returned twice");
         assert!(leases.take_idle(31).is_some() && leases.take_idle(31).is_none());
     }
 
@@ -271,6 +271,6 @@ mod tests {
         leases.lend(lease(3, 31, now));
         leases.distrust();
         assert!(leases.take_idle(31).is_none());
-        assert!(leases.lent(3).is_some(), "its key says whether it lives");
+        assert!(leases.lent(3).is_some(), "its key tells whether the lease lives");
     }
 }

@@ -316,7 +316,7 @@ mod tests {
             (400, r#"{"error":"etcdserver: request is too large","code":3}"#, ErrorKind::Refused),
         ];
         for (status, body, kind) in cases {
-            let Failure::Refused(error) = refused(status, body) else { panic!("{body} leaves doubt") };
+            let Failure::Refused(error) = refused(status, body) else { panic!("{body}: the outcome is unknown") };
             assert_eq!(error.kind(), kind, "{body}");
         }
         let gone = refused(404, r#"{"error":"etcdserver: requested lease not found","code":5}"#);
@@ -329,7 +329,7 @@ mod tests {
         let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 0);
         let deadline = Clock::System.after(Duration::from_millis(5));
         let Err(Failure::Refused(error)) = wire.call("/", &json!({}), deadline) else {
-            panic!("it leaves doubt")
+            panic!("the outcome is unknown")
         };
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(error.to_string().contains("pool_size"), "{error}");
@@ -355,7 +355,7 @@ mod tests {
             (504, r#"{"message":"The upstream server is timing out"}"#, ErrorKind::TimedOut),
         ];
         for (status, body, kind) in cases {
-            let Failure::Unknown(error) = refused(status, body) else { panic!("{body} leaves no doubt") };
+            let Failure::Unknown(error) = refused(status, body) else { panic!("{body}: the outcome is known") };
             assert_eq!(error.kind(), kind, "{body}");
         }
     }

@@ -60,7 +60,7 @@ impl Member {
             }
             "/v3/kv/txn" => {
                 self.asked = asked.clone();
-                self.transactions.pop_front().expect("no test asks for more")
+                self.transactions.pop_front().expect("more transactions were sent than the test expects")
             }
             "/v3/kv/range" => json!({}),
             "/v3/maintenance/status" => json!({ "version": "3.6.0" }),
@@ -174,7 +174,7 @@ fn an_expired_waiter_rejoins_the_queue_at_its_end() {
         let first = done(false, 8, &[found(&[key_of(&claim, 5, 1)]), found(&[])]);
         member.transactions.extend([first, joined(9, &[])]);
     }
-    assert_eq!(fence(store.attempt(&claim, 1, soon())), 9, "by a key under a lease that lives");
+    assert_eq!(fence(store.attempt(&claim, 1, soon())), 9, "the key's lease lives");
     assert_eq!(member.lock().kept, [1, 2]);
 }
 
@@ -300,7 +300,7 @@ fn a_cache_check_on_etcd_finds_waiters_and_writes_nothing() {
         member.lock().transactions.extend([seen, done(true, 9, &[])]);
         let look =
             HoldCaching::check_holds(&*store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
-        assert_eq!(member.lock().transactions.drain(..).count(), 1, "one question and nothing else");
+        assert_eq!(member.lock().transactions.drain(..).count(), 1, "one transaction was sent");
         look
     };
     let held = key_of(&kept, 5, STRANGE);
@@ -308,7 +308,7 @@ fn a_cache_check_on_etcd_finds_waiters_and_writes_nothing() {
     behind["key"] = json!("b3RoZXI=");
     assert_eq!(look(&kept, &held, &behind), CachedCheck::Wanted);
     assert_eq!(look(&kept, &held, &held), CachedCheck::Stays);
-    assert_eq!(look(&claim(LEASE, false), &held, &held), CachedCheck::Lost, "it is another's");
+    assert_eq!(look(&claim(LEASE, false), &held, &held), CachedCheck::Lost, "another owner holds the lock");
 }
 
 const PLACE: WatchPlace = WatchPlace { created: 5, lease: 1 };
@@ -332,10 +332,10 @@ fn a_waiter_watches_the_key_before_it() {
     assert_eq!(store.watch.place(&id), Some((PLACE, Some(front("second")))));
     store.watch.gone("second");
     assert_eq!(told(), before + 1);
-    assert_eq!(store.watch.place(&id), Some((PLACE, None)), "nobody is known to be in front of it");
+    assert_eq!(store.watch.place(&id), Some((PLACE, None)), "no waiter is known in front");
     store.watch.gone("second");
     assert_eq!(told(), before + 1, "once");
     store.watch.follow(&id, PLACE, front("third"));
     store.watch.leave(&id, false);
-    assert_eq!(store.watch.place(&id), None, "it has lost its place");
+    assert_eq!(store.watch.place(&id), None, "the waiter has lost its place");
 }

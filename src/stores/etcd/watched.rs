@@ -331,13 +331,13 @@ mod tests {
         hub.caches(&other, &own);
         let recalls = |key: &str| hub.state.lock().recalled_by(key).is_some();
         assert!(!recalls(&own) && recalls(&theirs));
-        assert!(!recalls(&key(&other)), "of another lock");
+        assert!(!recalls(&key(&other)), "a waiter for another lock was heard as a recall");
         assert!(!recalls("no base 64"));
         let has = |key: &str| hub.state.lock().lines().all(|kept| kept.has(key));
         assert!(has(&own) && !has(&key(&other)));
         let second = hub.hear(other, &Waker::default()).unwrap();
         drop(listening);
-        assert!(!recalls(&theirs), "nobody listens any more");
+        assert!(!recalls(&theirs), "no holder listens any more");
         drop(second);
         assert!(hub.is_idle());
         hub.end();

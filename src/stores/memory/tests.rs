@@ -59,13 +59,13 @@ fn readers_and_writers_in_memory_take_turns() {
     assert!(!is_granted(&store, &next));
     clock.advance(SHORT * 2);
     release(&store, &writer);
-    assert!(!is_granted(&store, &by_queue(&next)), "readers are awaited");
+    assert!(!is_granted(&store, &by_queue(&next)), "the waiting readers come first");
     clock.advance(Duration::from_millis(1));
     let waited = |reader: &Claim| Claim { waited: SHORT * 3, ..reader.clone() };
     assert!(is_granted(&store, &waited(&readers[0])));
-    assert!(!is_granted(&store, &waits(Kind::Read)), "it came later");
+    assert!(!is_granted(&store, &waits(Kind::Read)), "this reader came later");
     release(&store, &readers[0]);
-    assert!(!is_granted(&store, &by_queue(&next)), "another reader is awaited still");
+    assert!(!is_granted(&store, &by_queue(&next)), "another waiting reader comes first");
     assert!(is_granted(&store, &waited(&readers[1])));
     release(&store, &readers[1]);
     assert!(!is_granted(&store, &waits(Kind::Read)) && is_granted(&store, &by_queue(&next)));

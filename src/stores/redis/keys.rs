@@ -91,7 +91,7 @@ mod tests {
         for name in ["x", "{x}", "a{b}c", "a{b", "a}b", "{}", "x:timeout"] {
             let mut made: Vec<String> = Part::ALL.iter().map(|part| before(*part, name)).collect();
             made.retain(|key| !key.starts_with(':') && !key.starts_with(Part::RingMark.text()));
-            assert!(made.len() + 3 == Part::ALL.len(), "all but those that are not put before a name");
+            assert!(made.len() + 3 == Part::ALL.len(), "three parts do not precede a name");
             made.extend([
                 channel(name),
                 fence_counter(name),

@@ -309,7 +309,7 @@ mod tests {
     fn open_connections_are_shared_without_new_ones() {
         let pool = pool(LASTING, 3);
         *pool.database().refuses.lock() = Some(ErrorKind::Busy);
-        assert_eq!(renewed(&pool), Some(0), "the requests' only one");
+        assert_eq!(renewed(&pool), Some(0), "the only connection for requests");
         let (begun, has_begun) = crate::sync::channel::bounded(1);
         let (end, ended) = crate::sync::channel::bounded(1);
         std::thread::scope(|scope| {
@@ -329,7 +329,7 @@ mod tests {
             ];
             let soonest = Clock::System.after(Duration::from_millis(1));
             let directory = pool.over(Rank::Renewal, soonest, |_, link| Answer::Ok(link.0));
-            assert!(matches!(directory, Err(Failure::Refused(_))), "it waits for none of the requests'");
+            assert!(matches!(directory, Err(Failure::Refused(_))), "the directory's request waited for a connection");
             end.send(()).unwrap();
             for other in others {
                 assert_eq!(other.join().unwrap(), Some(0));
@@ -354,10 +354,10 @@ mod tests {
         let pool = pool(LASTING, 3);
         assert_eq!(of_directory(&pool, Ok(())), Some(0));
         let beside = pool.with(soon(), |_, _| Ok(of_directory(&pool, Ok(()))));
-        assert_eq!(beside.unwrap(), Some(1), "a request has the other");
+        assert_eq!(beside.unwrap(), Some(1), "a request uses the other connection");
         let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
         assert_eq!(of_directory(&pool, in_doubt), Some(0));
-        assert_eq!(idle(&pool), [1], "one in doubt is not used again");
+        assert_eq!(idle(&pool), [1], "a connection in doubt was used again");
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
                     ends.send(of_directory(&pool, Ok(()))).unwrap();
                 });
                 has_begun.recv().unwrap();
-                assert!(has_ended.recv_timeout(Duration::from_millis(50)).is_err(), "it waits");
+                assert!(has_ended.recv_timeout(Duration::from_millis(50)).is_err(), "the request did not wait");
                 vec![Ok(link.0)]
             });
             assert!(matches!(renewed.as_slice(), [Ok(0)]));
@@ -415,8 +415,8 @@ mod tests {
         for way in [with, of_directory, with_renewals] {
             let link = way(Ok(()));
             assert_eq!(way(Err(Failure::Refused(timed_out("a refusal")))), link);
-            assert_eq!(way(Err(Failure::Unknown(timed_out("no answer")))), link, "a refusal is an answer");
-            assert_ne!(way(Ok(())), link, "its last request was in doubt");
+            assert_eq!(way(Err(Failure::Unknown(timed_out("no answer")))), link, "a refusal ended the connection");
+            assert_ne!(way(Ok(())), link, "a connection in doubt was used again");
         }
     }
 }

@@ -533,7 +533,7 @@ mod tests {
             let released = store.release(&claim, 0, soon());
             let Err(Failure::Unknown(error)) = released else { panic!("{released:?}") };
             assert!(error.outcome_unknown(), "{error}");
-            assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
+            assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "the session's connection is still open");
             server.is_silent.store(false, Ordering::SeqCst);
             let cleaned = store.clean_up(std::slice::from_ref(&claim), soon()).pop();
             assert!(matches!(cleaned, Some(Ok(Release::NotHeld { .. }))), "{cleaned:?}");
@@ -581,7 +581,7 @@ mod tests {
         server.is_read_only.store(true, Ordering::SeqCst);
         let renewed = store.renew(std::slice::from_ref(&claim), soon()).pop();
         assert!(matches!(renewed, Some(Ok(false))), "{renewed:?}");
-        assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
+        assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "the session's connection is still open");
         assert!(matches!(store.attempt(&claim, 3, soon()), Ok(Attempt::Lost)));
     }
 
@@ -596,7 +596,7 @@ mod tests {
         store.release(&first, 0, soon()).freed();
         server.left.lock().push(Ok(true));
         let released = store.release(&second, 0, soon());
-        assert!(matches!(released, Err(Failure::Unknown(_))), "its session has the lock: {released:?}");
+        assert!(matches!(released, Err(Failure::Unknown(_))), "the session has the lock: {released:?}");
         // After the server has said that the session holds nothing, the client does not ask about it again.
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
         server.left.lock().push(Ok(true));

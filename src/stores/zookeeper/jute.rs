@@ -283,7 +283,7 @@ mod tests {
         for length in 0..whole.len() {
             assert!(children(&whole[..length]).is_err(), "{length}");
         }
-        assert!(children(&[127, 255, 255, 255]).is_err(), "a count that no message can hold");
+        assert!(children(&[127, 255, 255, 255]).is_err(), "the count exceeds every message");
         assert!(data(&[127, 255, 255, 255, 1]).is_err());
         assert!(Header::read(&[0; 15]).is_err() && Welcome::read(&[0; 19]).is_err());
     }

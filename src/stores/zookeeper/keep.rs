@@ -119,12 +119,12 @@ mod tests {
             let sent = state.pending[0].sent;
             let enough = sent.plus(SESSION / 4);
             let next = session.beat(&mut state, enough.minus(Duration::from_millis(1)));
-            assert_eq!(next, enough, "it is looked at again in time");
+            assert_eq!(next, enough, "the session is checked again in time");
             session.beat(&mut state, enough);
             state.life.as_ref().unwrap().window()
         };
-        assert_eq!(server.greetings.recv_timeout(LONG), Ok(ID), "the next connection is for the session");
-        assert!(!window.is_closed(), "its holds go on");
+        assert_eq!(server.greetings.recv_timeout(LONG), Ok(ID), "the next connection is for the same session");
+        assert!(!window.is_closed(), "the session's holds ended");
         session.close(Duration::ZERO);
     }
 

@@ -222,7 +222,7 @@ mod tests {
         let (places, key, life) = held("old", at(10));
         places.set_doubt(&key);
         places.set_node(&key, Some(node("new", &life)));
-        assert!(places.holding(&key).is_none(), "it is not known to hold by that");
+        assert!(places.holding(&key).is_none(), "the node may not hold the lock");
         assert!(!places.known(&key).unwrap().in_doubt);
         places.remove_node(&key, &node("old", &life));
         assert!(places.stands(&key));
@@ -236,10 +236,10 @@ mod tests {
         let ended = |now| places.take_ended(at(now)).0.len();
         assert_eq!((ended(9), places.take_ended(at(9)).1), (0, at(10)));
         places.keep(&key, None, at(8));
-        assert_eq!(ended(9), 0, "a shorter lease than it has cuts nothing");
+        assert_eq!(ended(9), 0, "the shorter lease shortened the hold");
         assert!(places.holding(&key).is_some());
         assert_eq!((ended(10), ended(11)), (1, 0));
-        assert!(places.holding(&key).is_none(), "it is being taken away");
+        assert!(places.holding(&key).is_none(), "the hold is being removed");
         places.put_back(&key);
         assert_eq!(ended(12), 1);
     }

@@ -497,7 +497,7 @@ mod tests {
         }
         // Requests are still unsent, because the server has read nothing. A write that blocked would have
         // failed in the middle of a request, and ended the connection.
-        assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
+        assert!(!session.state.lock().out.is_empty(), "the server read the whole request");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {
             assert!(outcomes.recv_timeout(SESSION).unwrap());

@@ -93,7 +93,7 @@ fn undoing_an_unanswered_attempt_deletes_only_its_own_node() {
     let another = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
     nodes.lock().names.push(another.clone());
     assert_eq!(clean_up(&store, &claim), Release::Freed { others: Others::Nobody });
-    assert_eq!(nodes.lock().names, [another], "and no other node");
+    assert_eq!(nodes.lock().names, [another], "another node was deleted");
 }
 
 /// The node is created after the first clean-up.
@@ -146,7 +146,7 @@ fn a_lock_whose_sequence_numbers_are_used_up_is_refused() {
         let Err(Failure::Refused(error)) = attempt() else { panic!("two owners") };
         assert!(error.to_string().contains("2147483647 numbers"), "{error}");
     }
-    assert_eq!(nodes.lock().names.len(), 1, "the owner's");
+    assert_eq!(nodes.lock().names.len(), 1, "only the owner's node is left");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_cached_locks_grant_sets_a_watch_for_waiters() {
         store.attempt(&claim, 1, soon()).granted();
         let set = std::mem::take(&mut *watches.lock());
         assert_eq!(set, vec![(8, LOCK.to_owned()); usize::from(caches)]);
-        assert!(!waker.take(), "nobody waits");
+        assert!(!waker.take(), "a waiter was woken");
         store.release(&claim, 0, soon()).freed();
     }
 }

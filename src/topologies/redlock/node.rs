@@ -201,20 +201,20 @@ mod tests {
         let put_out = |first: u64| node.put_out(&silence(), None, || first);
         node.join(store());
         assert!(put_out(10));
-        assert!(!put_out(20), "it is out already");
+        assert!(!put_out(20), "the server is away already");
         assert!(may_hold(9) && !may_hold(10));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0);
         for _ in 0..10 {
-            assert!(!node.stays_away(silence()), "nothing to tell");
+            assert!(!node.stays_away(silence()), "a second silence was reported");
         }
         let refused = || Error::new(ErrorKind::IncompatibleFormat, "connect", "another version's");
         assert!(node.stays_away(refused()));
         assert!(!node.stays_away(refused()), "once");
-        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
+        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "the server is not checked less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
-        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");
+        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "the server is not checked soon");
     }
 }

@@ -223,7 +223,7 @@ mod tests {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
-        assert!(restores.over(&hold, false).is_empty(), "nobody was asked");
+        assert!(restores.over(&hold, false).is_empty(), "no server was asked");
         assert!(restores.take_due(|_| true, now).is_empty());
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
@@ -241,7 +241,7 @@ mod tests {
         restores.doubt(1, &hold);
         assert!(restores.uncounted(&other).is_empty());
         restores.settled(1, &hold);
-        assert_eq!(restores.uncounted(&hold), [1], "once more");
+        assert_eq!(restores.uncounted(&hold), [1], "the second doubt remains");
         restores.settled(1, &hold);
         assert!(restores.entries.lock().is_empty());
     }
@@ -254,7 +254,7 @@ mod tests {
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, begun).len(), 1);
         let later = begun.plus(Duration::from_millis(4));
-        assert!(!restores.confirmed(&hold, later, vec![(2, hold.clone())]), "it is asked already");
+        assert!(!restores.confirmed(&hold, later, vec![(2, hold.clone())]), "a request is under way already");
         assert!(restores.take_due(|_| true, later).is_empty());
         assert_eq!(restores.over(&hold, false), [2]);
     }
@@ -300,7 +300,7 @@ mod tests {
         restores.doubt(1, &hold);
         restores.answered(1, &hold, Some(now));
         restores.answered(1, &hold, None);
-        assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "it is to forget it");
+        assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "the server is to forget the hold");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
         // The third node's answer to an earlier round must not cancel its newer restore.

@@ -148,8 +148,8 @@ fn a_split_vote_is_undone_and_followed_by_a_pause() {
     let answer = redlock.attempt(&split, 1, soon());
     assert!(matches!(answer, Ok(Attempt::Busy { retry_after: Some(_) })), "{answer:?}");
     assert_eq!(first.releases.owners(), [split.owner]);
-    assert!(redlock.held_off(&split).is_some(), "it would meet the others again");
-    assert!(redlock.held_off(&claim(LONG)).is_none(), "others need not wait");
+    assert!(redlock.held_off(&split).is_some(), "the client did not pause after a split vote");
+    assert!(redlock.held_off(&claim(LONG)).is_none(), "another owner has to pause too");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_silent_server_is_not_asked_until_its_return() {
     for _ in 0..3 {
         redlock.attempt(&claim(LONG), 1, soon()).granted();
     }
-    assert_eq!(third.attempts.count(), 1, "each call would wait for it");
+    assert_eq!(third.attempts.count(), 1, "a silent server was asked again");
     third.inspections.rightly();
     eventually(|| {
         drop(redlock.attempt(&claim(LONG), 1, soon()));
@@ -234,7 +234,7 @@ fn a_returned_server_gets_the_release_it_missed() {
     }
     third.inspections.rightly();
     eventually(|| is_cleaned(&third, &before));
-    assert!(!is_cleaned(&third, &since), "it was never asked for that one");
+    assert!(!is_cleaned(&third, &since), "the server was never asked for this hold");
 }
 
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
@@ -274,7 +274,7 @@ fn a_restored_hold_has_the_same_hold_count_and_end() {
     eventually(|| attempts_of(&third, &hold) == [1, 3]);
     assert!(third.attempts.all().iter().all(|asked| asked.lease < LONG));
     assert_eq!((first.attempts.count(), second.attempts.count()), (0, 0));
-    assert_eq!(redlock.hung_up(), Some(true), "so that it counts soon");
+    assert_eq!(redlock.hung_up(), Some(true), "a renewal soon counts the restored hold");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_release_during_a_renewal_undoes_the_restore() {
     let hold = given_back(&redlock, &third);
     redlock.ended_meanwhile(&hold);
     eventually(|| is_cleaned(&third, &hold));
-    assert!(!is_cleaned(&first, &hold), "its own release goes there");
+    assert!(!is_cleaned(&first, &hold), "the owner's own release goes there");
 }
 
 #[test]
@@ -357,8 +357,8 @@ fn an_unanswered_restore_is_undone_and_not_counted() {
     let hold = lacking(&redlock, &third);
     eventually(|| is_cleaned(&third, &hold));
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
-    assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)), "it has come late, perhaps");
-    assert_eq!(attempts_of(&third, &hold), [1], "what is about to be taken away is not given again");
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)), "the server may have answered late");
+    assert_eq!(attempts_of(&third, &hold), [1], "a hold that is being removed was restored");
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn an_unsuccessful_restore_is_repeated_after_the_next_renewal() {
 fn a_server_silent_at_the_start_joins_later() {
     let servers: [Arc<Scripted>; 3] = Default::default();
     let (speaks, is_silent) = bounded::<()>(0);
-    let hangs = move || assert!(is_silent.recv().is_err(), "nothing is sent");
+    let hangs = move || assert!(is_silent.recv().is_err(), "the channel has no message");
     let [first, second, third] = &servers;
     let nodes = vec![node(|| (), first), node(|| (), second), node(hangs, third)];
     let redlock = connect(nodes, Duration::from_millis(20), LONG);

@@ -315,14 +315,14 @@ mod tests {
         // Three of the five servers agree on one level, and the third longest lease is 30 ms.
         assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
         let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
-        assert_eq!(votes.view(), None, "a minority is nobody's lock");
+        assert_eq!(votes.view(), None, "a minority counts as a holder");
         let votes =
             Votes(vec![seen("a", 0, 9), seen("b", 0, 9), seen("a", 0, 9), seen("b", 0, 9), seen("c", 0, 9)]);
-        assert_eq!(votes.holder(), None, "nor has it one of three who share the servers");
+        assert_eq!(votes.holder(), None, "of three owners with a server each, one counts as holder");
         let votes =
             Votes(vec![seen("you", 0, 50), seen("you", 0, 60), seen("you", 0, 9), free(), seen("me", 1, 5)]);
         let view = votes.view().unwrap();
-        assert_eq!((view.holder.as_str(), view.count), ("you", 0), "one entry makes no holder");
+        assert_eq!((view.holder.as_str(), view.count), ("you", 0), "one entry counts as a holder");
     }
 
     #[test]

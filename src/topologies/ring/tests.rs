@@ -66,5 +66,5 @@ fn a_hanging_node_delays_no_other_renewal() {
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(&answers[..], [Ok(true), Err(Failure::Unknown(_))]), "{answers:?}");
-    assert!(Clock::System.now().since(begun) < HANGS, "it was waited for");
+    assert!(Clock::System.now().since(begun) < HANGS, "the renewal waited for the silent node");
 }

@@ -90,7 +90,7 @@ fn answered_requests_of_a_broken_batch_have_known_outcomes() {
     let mut answers = store.renew(&claims, soon()).into_iter();
     assert!(answers.next().unwrap().done() && answers.next().unwrap().done());
     assert_eq!(answers.by_ref().map(unknown).filter(|e| e.kind() == ErrorKind::TimedOut).count(), 2);
-    assert!(store.renew(&claims[..1], soon()).remove(0).done(), "on a new connection");
+    assert!(store.renew(&claims[..1], soon()).remove(0).done(), "the renewal did not use a new connection");
 }
 
 #[test]

@@ -111,9 +111,9 @@ fn old_connections_are_replaced_without_a_lost_answer() {
     assert_eq!(
         server.text(&["GET", "n"]),
         Some(count.to_string()),
-        "each request came once, and was answered"
+        "not every request arrived once"
     );
-    assert!(opened() - before > 6, "none was replaced");
+    assert!(opened() - before > 6, "no connection was replaced");
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
     let until = Clock::System.after(Duration::from_millis(100));
     while Clock::System.now() < until {
@@ -148,9 +148,9 @@ fn an_old_connection_serves_without_a_new_one() {
     let command = Command::new("INCR").arg("n");
     for _ in 0..2 {
         assert!(connections.call(command.clone(), soon()).is_ok());
-        assert!(connections.batch(vec![command.clone()], soon()).remove(0).is_ok(), "a renewal");
+        assert!(connections.batch(vec![command.clone()], soon()).remove(0).is_ok(), "the renewal failed");
     }
-    assert!(fake.connects() > 2, "others were tried");
+    assert!(fake.connects() > 2, "no other connection was tried");
     connections.close(soon());
 }
 
@@ -205,7 +205,7 @@ fn connections_killed_during_a_job_do_not_fail_it() {
     });
     assert_eq!(result.unwrap(), Some(42));
     let left = server.number(&["PTTL", "job"]);
-    assert!(left <= 1_500, "it is kept for {left} ms");
+    assert!(left <= 1_500, "the lock remains for {left} ms");
     client.shutdown().unwrap();
 }
 
@@ -228,6 +228,6 @@ fn a_jobs_unreleased_lock_expires_after_the_minimum_time() {
     assert_eq!(result.unwrap(), Some(42));
     assert_eq!(failures.recv_timeout(LONG).unwrap(), "job");
     eventually(|| server.keys().iter().all(|key| key != "job"));
-    assert!(Clock::System.now().since(begun) >= at_least, "freed too early");
+    assert!(Clock::System.now().since(begun) >= at_least, "the lock was freed too early");
     client.shutdown().unwrap();
 }

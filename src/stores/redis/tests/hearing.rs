@@ -37,7 +37,7 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
         assert_eq!(check(&store, &holder), CachedCheck::Stays, "{held:?}");
         for _ in 0..2 {
             asks(&tries);
-            assert_eq!(messages.payloads(), [""; 0], "{held:?}: a single try");
+            assert_eq!(messages.payloads(), [""; 0], "{held:?}: a single try recalled the hold");
             asks(&waits);
             asks(&waits);
             let recall = (format!("{channels}{}", holder.owner.client()), "recall".to_owned());
@@ -70,7 +70,7 @@ fn a_late_contention_check_leaves_no_mark_on_later_holds() {
         store.attempt(&holder, 1, soon()).granted();
         check(&store, &holder);
         let ttl_ms = server.number(&["PTTL", "leasehold_rwlock_hearers:{k}"]);
-        assert_eq!(ttl_ms > 0, matches!(held, Kind::Read | Kind::Write), "{held:?}: it ends by itself");
+        assert_eq!(ttl_ms > 0, matches!(held, Kind::Read | Kind::Write), "{held:?}: the expiry of the key");
         _ = store.release(&holder, 0, soon()).done();
         assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}");
         assert_eq!(check(&store, &holder), CachedCheck::Lost);
@@ -94,9 +94,9 @@ fn a_check_sees_only_live_queued_waiters() {
         server.run(&["ZADD", "leasehold_lock_queue:{k}", &score, &client]);
     };
     stands(other.owner.client().to_string(), 20);
-    assert_eq!(check(&store, &holder), CachedCheck::Stays, "it is dead");
+    assert_eq!(check(&store, &holder), CachedCheck::Stays, "the other client is dead");
     stands(holder.owner.client().to_string(), 0);
-    assert_eq!(check(&store, &holder), CachedCheck::Stays, "its own client");
+    assert_eq!(check(&store, &holder), CachedCheck::Stays, "the holder's own client waits");
     stands(other.owner.client().to_string(), 0);
     assert_eq!(check(&store, &holder), CachedCheck::Wanted);
 }

@@ -144,12 +144,12 @@ fn a_fair_lock_notifies_its_next_waiter() {
     // The lock is reserved for the first waiter, so the second one must wait.
     assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
     assert!(matches!(cleaned_up(&store, &first), Release::NotHeld { .. }));
-    assert_eq!(messages.take(), told(&second), "who leaves as the first tells the next");
+    assert_eq!(messages.take(), told(&second), "a first waiter that leaves notifies the next");
     for key in [TIMEOUTS, HEARTBEATS] {
         assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]), texts(&[&second]));
     }
     store.attempt(&second, 1, soon()).granted();
-    assert_eq!(server.keys(), ["k"], "nothing of the queue is left");
+    assert_eq!(server.keys(), ["k"], "the queue's keys remain");
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_fair_lock_can_be_reentered_renewed_and_forced() {
     assert_eq!(store.attempt(&holder, 2, soon()).done(), Attempt::Lost);
     store.attempt(&holder, 1, soon()).granted();
     store.attempt(&for_ms(&holder, 5), 2, soon()).granted();
-    assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortens nothing");
+    assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortened the key's expiry");
     // The holder may be in the queue too, if it asked again after a lost answer.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
@@ -363,12 +363,12 @@ fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
     store.attempt(&for_ms(&reader, 5_000), 2, soon()).granted();
     store.attempt(&for_ms(&reader, 5_000), 1, soon()).granted();
     let ttl = |key: &str| server.number(&["PTTL", key]);
-    assert!(ttl(&marker(&reader, 1)) > 29_000, "asking again cuts nothing");
+    assert!(ttl(&marker(&reader, 1)) > 29_000, "the repeated request shortened the lease");
     store.attempt(&reader, 2, soon()).granted();
     store.attempt(&other, 1, soon()).granted();
     assert!(ttl("k") > 59_000);
     assert!(renewed(&store, &reader));
-    assert!(ttl("k") > 59_000, "a renewal cuts nothing of the others");
+    assert!(ttl("k") > 59_000, "the renewal shortened another reader's lease");
     server.run(&["PEXPIRE", &marker(&reader, 1), "60000"]);
     server.run(&["PEXPIRE", &marker(&reader, 2), "10"]);
     assert!(renewed(&store, &reader));
@@ -381,11 +381,11 @@ fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
     freed(&store, &other);
     let left = ttl("k");
-    assert!(left > 29_000 && left <= 30_000, "as long as the longest that is left: {left}");
+    assert!(left > 29_000 && left <= 30_000, "not the longest remaining lease: {left}");
     assert_eq!(messages.payloads(), [""; 0]);
     freed(&store, &reader);
     assert_eq!(messages.payloads(), ["0"]);
-    assert_eq!(server.keys(), [""; 0], "no marker is left");
+    assert_eq!(server.keys(), [""; 0], "a reader's marker remains");
 
     store.attempt(&writer, 1, soon()).granted();
     freed(&store, &writer);
@@ -428,14 +428,14 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     store.attempt(&reader, 1, soon()).granted();
     busy(&store, &once(&writer));
     busy(&store, &of(Kind::Write));
-    assert_eq!(server.keys().len(), 2, "who does not wait, or not first, announces nothing");
+    assert_eq!(server.keys().len(), 2, "only a waiting writer with writers_first is listed");
     busy(&store, &writer);
     busy(&store, &writer);
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1);
     assert!((6_000..=12_000).contains(&server.number(&["PTTL", WRITERS])));
     let left = busy(&store, &late).unwrap();
     assert!(left > Duration::from_secs(4) && left <= Duration::from_secs(6), "{left:?}");
-    assert_eq!(server.number(&["HLEN", "k"]), 2, "it got nothing");
+    assert_eq!(server.number(&["HLEN", "k"]), 2, "the late reader was granted the lock");
     for count in [1, 2] {
         store.attempt(&reader, count, soon()).granted();
     }
@@ -446,7 +446,7 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     store.attempt(&late, 1, soon()).granted();
     freed(&store, &late);
     busy(&store, &again(&writer));
-    assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "it is not kept for ever");
+    assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "the dead writer is still listed");
     server.run(&["DEL", WRITERS]);
 
     // A writer that was granted the lock no longer waits. After its release, readers go behind the waiting
@@ -537,7 +537,7 @@ fn counters_publish_the_same_messages_as_redisson() {
     told("redisson_sc:{k}", "5");
     server.run(&["PEXPIRE", "k", "60000"]);
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Drain), Some(5));
-    assert!(server.number(&["PTTL", "k"]) > 0, "its own end stays");
+    assert!(server.number(&["PTTL", "k"]) > 0, "the semaphore's own expiry was removed");
     server.run(&["DEL", "k"]);
     set_up(&store, Kind::Latch, 1);
     told("redisson_countdownlatch__channel__{k}", "1");
@@ -571,7 +571,7 @@ fn an_unnoticed_condition_notification_goes_to_the_next_waiter() {
     for waiter in waiters.iter().chain(&waiters) {
         count(&store, waiter, &Counting::Enlist);
     }
-    assert_eq!(server.number(&["LLEN", WAITING]), 4, "once each");
+    assert_eq!(server.number(&["LLEN", WAITING]), 4, "each waiter is listed once");
     for key in [WAITING, ALIVE] {
         assert!(server.number(&["PTTL", key]) > 0, "{key}");
     }
@@ -581,7 +581,7 @@ fn an_unnoticed_condition_notification_goes_to_the_next_waiter() {
         vec![(format!("leasehold_condition_channel:{{k}}:{}", waiter.owner), "0".to_owned())]
     };
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
-    assert_eq!(messages.take(), told(&waiters[1]), "the dead are passed over");
+    assert_eq!(messages.take(), told(&waiters[1]), "a dead waiter was notified");
     // A notified waiter leaves before it reads its notification, which passes to the next waiter.
     cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));

@@ -46,7 +46,7 @@ fn permits_are_taken_and_returned_once_per_request() {
     assert_eq!(messages.payloads(), ["3"]);
     let debt = of(Kind::Semaphore);
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
-    assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6), "once for each request");
+    assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6), "the repeated request changed the count");
     store.attempt(&Claim { owner: me.owner, ..of(Kind::Latch) }, 1, soon()).granted();
     assert!(matches!(cleaned_up(&store, &Claim { owner: owner(), ..you }), Release::Freed { .. }));
     assert_eq!((permits(), messages.payloads()), (-5, vec![]));
@@ -61,7 +61,7 @@ fn permit_counts_beyond_two_to_the_53_are_refused() {
         let refused = store.count(&of(Kind::Semaphore), &Counting::Add(more), soon()).unwrap_err();
         let Failure::Refused(error) = refused else { panic!("{there} and {more}: {refused:?}") };
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{there} and {more}: {error}");
-        assert_eq!(server.text(&["GET", "k"]), Some(there.to_string()), "nothing is changed");
+        assert_eq!(server.text(&["GET", "k"]), Some(there.to_string()), "the refused request changed the count");
     }
     server.run(&["SET", "k", &(most - 1).to_string()]);
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(most));
@@ -244,7 +244,7 @@ fn permits_are_queried_and_released_by_id() {
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
     let lower = of(Kind::Permits);
     for _ in 0..2 {
-        assert_eq!(count(&store, &lower, &Counting::SetTo(2)), Some(-1), "once for each request");
+        assert_eq!(count(&store, &lower, &Counting::SetTo(2)), Some(-1), "the repeated request changed the count");
     }
     assert_eq!(messages.payloads(), [""; 0]);
     assert_eq!(ask(&Counting::SetTo(4)), Some(1));
@@ -326,7 +326,7 @@ fn permits_are_added_once_per_request() {
         (server.text(&["GET", "k"]).as_deref(), messages.payloads()),
         (Some("3"), vec!["3".to_owned()])
     );
-    assert!(server.number(&["PTTL", "k"]) > 0, "it ends as before");
+    assert!(server.number(&["PTTL", "k"]) > 0, "the semaphore's expiry was removed");
     store.attempt(&of(Kind::Permits), 1, soon()).granted();
-    assert!(server.number(&["PTTL", OUT]) > 0, "and so do leases of its permits");
+    assert!(server.number(&["PTTL", OUT]) > 0, "the permits' leases have no end");
 }

@@ -96,7 +96,7 @@ fn a_missing_right_loses_no_permit() {
                 (server.number(&["GET", "app:a"]), server.number(&["ZCARD", "{app:a}:timeout"]));
             assert_eq!(free + out, 5, "{step} without {right}");
             let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
-            assert!(ttl != -1, "{step} without {right}: what is out has no end");
+            assert!(ttl != -1, "{step} without {right}: taken permits never expire");
         };
         // One permit has expired; another client has acquired the other one.
         let taken = |id: &str, until: &str| {

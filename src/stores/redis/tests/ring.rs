@@ -11,7 +11,7 @@ fn a_ring_node_replaces_its_epoch_mark_only_as_expected() {
     let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
     assert_eq!(mark("", "1"), Marked::Under(()));
     assert_eq!(mark("1", "2"), Marked::Under(()));
-    assert_eq!(mark("1", "2"), Marked::Under(()), "repeated");
+    assert_eq!(mark("1", "2"), Marked::Under(()), "the repeated request failed");
     assert_eq!(mark("1", "3"), Marked::Other("2".to_owned()));
     assert_eq!(mark("", "3"), Marked::Other("2".to_owned()));
     for kind in [Kind::Mutex, Kind::Fenced, Kind::Fair, Kind::Read, Kind::Write, Kind::Token] {
@@ -34,7 +34,7 @@ fn a_ring_node_grants_a_token_lock_to_one_token() {
     let attempt = |claim| store.attempt_under("1", claim, 0, soon()).done();
     assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })));
     assert!(matches!(attempt(&you), Marked::Under(Attempt::Busy { .. })));
-    assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })), "repeated");
+    assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })), "the repeated attempt failed");
 }
 
 #[test]
@@ -52,10 +52,10 @@ fn a_moved_names_fencing_tokens_keep_rising() {
         }
         other => panic!("{other:?}"),
     }
-    let Marked::Under(Probe::Busy { retry_after: Some(left) }) = look() else { panic!("it is held") };
+    let Marked::Under(Probe::Busy { retry_after: Some(left) }) = look() else { panic!("the lock is held") };
     assert!(left > Duration::from_secs(25));
     server.run(&["PERSIST", "lk"]);
-    assert_eq!(look(), Marked::Under(Probe::Busy { retry_after: None }), "held without an end");
+    assert_eq!(look(), Marked::Under(Probe::Busy { retry_after: None }), "the lock is held without an end");
     store.release(&fenced, 0, soon()).freed();
     assert_eq!(look(), Marked::Under(Probe::Free { fence: earlier + 1 }));
 }

@@ -108,7 +108,7 @@ fn a_handed_off_lock_gets_a_new_lease_and_token() {
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
             let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
             else {
-                panic!("it is not handed off");
+                panic!("the hand-off failed");
             };
             let (fields, ttl) = hash(&server, "lk");
             assert_eq!(fields, held(&to, 1));
@@ -371,7 +371,7 @@ fn a_former_holders_late_release_changes_nothing() {
         store.attempt(&next, 1, soon()).granted();
         server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
         let before = hash(&server, "lk").0;
-        assert_eq!(before.len(), 6, "the owner, and what is said of it");
+        assert_eq!(before.len(), 6, "three fields with their values");
         for left in [0, 1] {
             assert!(matches!(store.release(&former, left, soon()).done(), Release::NotHeld { .. }));
         }
@@ -402,7 +402,7 @@ fn undoing_requests_leaves_no_lock_key_without_an_owner() {
         for queue_mode in [QueueMode::Barges, QueueMode::Yields, QueueMode::Waits] {
             server.run(&["HSET", "lk", "leasehold:about", "where it was", "leasehold:cached", ""]);
             let next = take(&store, Claim { queue_mode, ..claim(kind, "lk", 30_000) });
-            assert_eq!(hash(&server, "lk").0.len(), 2, "the owner alone");
+            assert_eq!(hash(&server, "lk").0.len(), 2, "only the owner's field");
             store.release(&next, 0, soon()).freed();
         }
         server.run(&["HSET", "lk", "leasehold:cached", ""]);

@@ -143,7 +143,7 @@ fn every_grant_waits_for_required_replicas() {
     assert_eq!(ahead.refused().kind(), ErrorKind::Busy);
     let several = wishes(&["a", "fenced", "b"]);
     assert_eq!(ask(&store, &several, true).map(drop).refused().kind(), ErrorKind::Busy);
-    assert_eq!(locks(&server), [""; 0], "they are undone");
+    assert_eq!(locks(&server), [""; 0], "the grants were not undone");
     careless.attempt(&me, 1, soon()).granted();
     let handed = store.hand_off(&me, &you, soon()).unwrap().wait();
     assert!(matches!(handed, Err(Failure::Unknown(_))), "a hand-off is a grant: {handed:?}");
@@ -159,7 +159,7 @@ fn a_multi_locks_tokens_grow_despite_lost_counters() {
         let fences = ask(&store, &all, true).done();
         assert!(fences.iter().zip(&last).all(|(fence, last)| fence > last), "{fences:?} after {last:?}");
         let kept = server.text(&["GET", "redisson_lock_token:{f1}"]);
-        assert_eq!(kept, fences[0].map(|fence| fence.get().to_string()), "the next one is to be above it");
+        assert_eq!(kept, fences[0].map(|fence| fence.get().to_string()), "the counter is not the last token");
         store.begin_releases(&all, soon()).wait().done();
         // Waiters outside the wait queue, such as Redisson's, get these messages.
         assert_eq!(messages.payloads(), ["0", "0"]);

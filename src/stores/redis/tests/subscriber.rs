@@ -196,7 +196,7 @@ fn a_refused_subscription_is_retried() {
     let channels = || &store.server.subscriber.state;
     for entry in channels().lock().channels.values_mut() {
         let remembered = entry.refused.unwrap().since(Clock::System.now());
-        assert!(remembered > Duration::from_secs(60), "each try may be a line in the server's log");
+        assert!(remembered > Duration::from_secs(60), "each refused try may fill a line of the server's log");
     }
     channels().lock().refused_until(Clock::System.now());
     // Any message from the server makes the reading thread check what is due.
@@ -217,7 +217,7 @@ fn a_redirected_subscription_does_not_count_as_refused() {
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
     let (_subscriber, listening, woken) = impatient(&fake, Duration::from_secs(60));
-    assert!(is_woken(&woken), "its waiters look at once");
+    assert!(is_woken(&woken), "the waiters were not woken at once");
     eventually(|| {
         assert!(!listening.is_refused());
         listening.is_up()
@@ -473,7 +473,7 @@ fn a_new_listener_keeps_an_ending_subscription() {
     eventually(|| first.is_up());
     subscriber.end_soon(CHANNEL);
     drop((listen(), first));
-    assert!(!subscriber.is_idle(), "somebody came anew");
+    assert!(!subscriber.is_idle(), "a new listener came");
     subscriber.end_soon(CHANNEL);
-    assert!(subscriber.is_idle(), "nobody has since");
+    assert!(subscriber.is_idle(), "no listener has come since");
 }

@@ -53,7 +53,7 @@ fn a_long_waiting_writer_holds_later_readers_back() {
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
     store.leave_wait_queue(&writer, soon());
     store.attempt(&late, 1, soon()).granted();
-    assert_eq!(messages.payloads(), ["1"], "readers are told that it waits no more");
+    assert_eq!(messages.payloads(), ["1"], "no message told the readers that the writer left");
 
     // A writer that died or hangs blocks no client, once its place has expired.
     let silent = waits(Kind::Write, LONG_MS);
@@ -80,21 +80,21 @@ fn readers_and_writers_take_turns() {
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "standby")]);
     assert_eq!(releases.payloads(), ["1", "0"]);
-    assert!(stands(&store, &by(&next, QueueMode::InWaitQueue)), "readers are awaited");
+    assert!(stands(&store, &by(&next, QueueMode::InWaitQueue)), "the waiting readers come first");
 
     let phase = server.number(&["ZSCORE", READERS, "phase"]);
     while now_ms(&server) <= phase {}
     let waited = |reader: &Claim| Claim { waited: Duration::from_secs(1), ..reader.clone() };
     store.attempt(&waited(&readers[0]), 1, soon()).granted();
-    assert_eq!(busy(&store, &waits(Kind::Read, 0)), None, "it came later");
+    assert_eq!(busy(&store, &waits(Kind::Read, 0)), None, "this reader came later");
     freed(&store, &readers[0]);
-    assert_eq!(messages.take(), [], "another reader is awaited still");
+    assert_eq!(messages.take(), [], "another waiting reader comes first");
     store.attempt(&waited(&readers[1]), 1, soon()).granted();
     freed(&store, &readers[1]);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    assert_eq!(releases.payloads(), ["0", "0"], "Redisson's waiters are told as ever");
+    assert_eq!(releases.payloads(), ["0", "0"], "Redisson's waiters got another message");
     keep_for(&server, &next);
-    assert!(busy(&store, &waits(Kind::Read, 0)).is_some(), "it is kept for the writer");
+    assert!(busy(&store, &waits(Kind::Read, 0)).is_some(), "the lock is not reserved for the writer");
     store.attempt(&by(&next, QueueMode::IsNext), 1, soon()).granted();
     assert_eq!(server.number(&["EXISTS", LINE, NEXT]), 0);
 }
@@ -148,12 +148,12 @@ fn releasing_n_permits_notifies_n_clients() {
     freed(&store, &holder);
     let told = [message(&first, "next"), message(&second, "next"), message(&third, "standby")];
     assert_eq!(messages.take(), told);
-    assert_eq!(releases.payloads(), ["2"], "Redisson's waiters are told as ever");
+    assert_eq!(releases.payloads(), ["2"], "Redisson's waiters got another message");
     for claim in [&first, &second] {
         server.run(&["ZADD", NEXT, &(now_ms(&server) + 60_000).to_string(), &client(claim)]);
     }
     server.run(&["PEXPIRE", NEXT, "60000"]);
-    assert!(!stands(&store, &waits(Kind::Semaphore, 0)), "both are kept");
+    assert!(!stands(&store, &waits(Kind::Semaphore, 0)), "a permit was not reserved");
     store.attempt(&by(&first, QueueMode::IsNext), 1, soon()).granted();
     assert!(stands(&store, &by(&third, QueueMode::InWaitQueue)));
     store.attempt(&by(&second, QueueMode::IsNext), 1, soon()).granted();
@@ -176,7 +176,7 @@ fn permits_too_few_for_the_first_go_to_later_waiters() {
         let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
         freed(&store, &holder);
         assert_eq!(messages.take(), [message(&greedy, "next"), message(&modest, "standby")]);
-        assert!(stands(&store, &by(&greedy, QueueMode::IsNext)), "the first still");
+        assert!(stands(&store, &by(&greedy, QueueMode::IsNext)), "the first client lost its reservation");
         assert_eq!(messages.take().first(), Some(&message(&modest, "next")));
         // A waiter that gives up passes its reservation on.
         store.leave_wait_queue(&modest, soon());

@@ -87,13 +87,13 @@ pub(super) fn message(to: &Claim, word: &str) -> (String, String) {
 fn a_release_notifies_and_reserves_for_the_first() {
     let (server, store) = served();
     let [holder, first, second, stranger] = held(&store);
-    assert_eq!(server.keys(), ["k"], "a lock that nobody waits for has no line");
+    assert_eq!(server.keys(), ["k"], "a lock without waiters has a queue");
     for claim in [&first, &second, &first] {
         let (after, listens_for) = queued(&store, claim);
         assert!(after > Duration::from_secs(15) && after <= Duration::from_millis(30_200), "{after:?}");
         assert_eq!(listens_for, ListensFor::OwnTurn);
     }
-    assert_eq!(line(&server), [client(&first), client(&second)], "asking again keeps the place");
+    assert_eq!(line(&server), [client(&first), client(&second)], "asking again moved the client");
     assert!((30_000..=60_000).contains(&server.number(&["PTTL", LINE])));
 
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
@@ -102,8 +102,8 @@ fn a_release_notifies_and_reserves_for_the_first() {
     // On a busy machine the reservation may have ended.
     assert!(server.text(&["GET", NEXT]).is_none_or(|next| next == client(&first)));
     assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
-    assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
-    assert_eq!(line(&server), [client(&second)], "out of the line when told");
+    assert_eq!(releases.payloads(), ["0"], "Redisson's waiters got another message");
+    assert_eq!(line(&server), [client(&second)], "a notified client is still in the queue");
 
     // The reservation keeps out every waiter, but no try.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
@@ -115,7 +115,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     }
     assert!(matches!(kept(&by(&again(&stranger), QueueMode::Yields)), Attempt::Busy { .. }));
     assert!(matches!(kept(&by(&first, QueueMode::IsNext)), Attempt::Granted { .. }));
-    assert_eq!(server.text(&["GET", NEXT]), None, "kept no longer");
+    assert_eq!(server.text(&["GET", NEXT]), None, "the reservation remains");
     assert_eq!(line(&server), [client(&second), client(&stranger)]);
 }
 
@@ -183,7 +183,7 @@ fn a_queued_client_leaves_the_wait_queue_when_granted() {
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()).granted();
     assert_eq!(line(&server), [client(&second)]);
-    assert_eq!(messages.take(), [message(&second, "standby")], "the new first asks soon, in case");
+    assert_eq!(messages.take(), [message(&second, "standby")], "the new first client is not told to ask soon");
 }
 
 /// Puts clients into the wait queue, as if they had joined and last asked that many seconds ago. One script
@@ -301,7 +301,7 @@ fn only_the_first_waiter_watches_for_releases() {
     assert!(watches(&store, &by(&first, QueueMode::IsNext)));
     server.run(&["DEL", "k"]);
     server.run(&["HSET", "k", &format!("{}:7", uuid::Uuid::new_v4()), "1"]);
-    assert!(!watches(&store, &by(&first, QueueMode::InWaitQueue)), "all listen to releases then");
+    assert!(!watches(&store, &by(&first, QueueMode::InWaitQueue)), "all clients listen to releases then");
 }
 
 #[test]
@@ -396,9 +396,9 @@ fn the_first_waiter_recalls_a_cached_lock_once() {
     let look = || store.check_holds(std::slice::from_ref(&holder), soon()).pop().unwrap().done();
     server.run(&["PEXPIRE", "k", "9000"]);
     assert_eq!(look(), CachedCheck::Stays);
-    assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
+    assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "the check changed the expiry");
     server.run(&["HDEL", "k", "leasehold:cached"]);
-    assert_eq!(look(), CachedCheck::Wanted, "its recall was lost");
+    assert_eq!(look(), CachedCheck::Wanted, "the waiter's recall was lost");
     // For another owner of this client, the lock that was handed off is an ordinary hold.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();

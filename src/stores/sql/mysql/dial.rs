@@ -164,7 +164,7 @@ mod tests {
         let families: Vec<IpAddr> =
             dial(BOTH).families(deadline).unwrap().iter().map(SocketAddr::ip).collect();
         assert_eq!(families, [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
-        assert!(dial(&BOTH[1..]).families(deadline).unwrap().is_empty(), "of one address nothing is chosen");
+        assert!(dial(&BOTH[1..]).families(deadline).unwrap().is_empty(), "a single address needs no choice");
     }
 
     #[test]

@@ -303,7 +303,7 @@ mod tests {
             looks.join().unwrap();
             assert!(
                 link.is_sound() && link.place.lock().is_some(),
-                "ended, though its files are in their places"
+                "a connection was ended whose files are in place"
             );
         });
     }
@@ -319,7 +319,7 @@ mod tests {
         end_strays(&path, soon());
         std::fs::rename(&away, &log).unwrap();
         assert!(link.is_in_place());
-        assert!(!link.is_sound(), "it has been ended");
+        assert!(!link.is_sound(), "the connection is still usable");
     }
 
     /// The file at the path is complete, but is not the one that was opened.
@@ -335,7 +335,7 @@ mod tests {
         assert!(Files::at(&path).is_some_and(|files| files.is_whole()));
         assert!(
             SqliteConnection::new(conn, &path, before, soon()).is_none(),
-            "taken for one to the other database"
+            "the connection was taken for one to the other database"
         );
     }
 }

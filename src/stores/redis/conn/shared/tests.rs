@@ -44,7 +44,7 @@ fn soon() -> Moment {
 }
 
 fn nowhere(_by: Moment) -> Result<Connected> {
-    panic!("nobody is to connect now")
+    panic!("no connect was expected now")
 }
 
 fn question(to: &mut Vec<u8>, _is_known: bool) {
@@ -125,7 +125,7 @@ fn a_hang_up_of_the_server_is_reported_once() {
     assert!(!shared.hung_up(), "there is no connection yet");
     // First, an idle connection.
     let (reply, mut server) = first(&shared, &pool);
-    assert!(!shared.hung_up(), "a reply is awaited");
+    assert!(!shared.hung_up(), "a request waits for its reply");
     server.write_all(b":1\r\n").unwrap();
     shared.wait(&reply).unwrap();
     assert!(!shared.hung_up());
@@ -185,7 +185,7 @@ fn opening_a_connection_delays_neither_polling_nor_closing() {
         scope.spawn(others);
         let ended = is_done.recv_timeout(LONG);
         go_on.send(()).unwrap();
-        ended.expect("it waited for the connect");
+        ended.expect("the call waited for the connect");
     });
 }
 
@@ -211,7 +211,7 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(None, question, deadline, None, |_by| Ok(next));
         go_on.send(()).unwrap();
-        assert!(matches!(early, Err((Failure::Refused(_), _))), "sent before all were told");
+        assert!(matches!(early, Err((Failure::Refused(_), _))), "a request was sent before all callers knew of the break");
         reader.join().unwrap().unwrap_err();
     });
     let (two, mut server) = first(&shared, &pool);
@@ -247,7 +247,7 @@ fn an_old_connections_blocked_write_delays_no_new_connection() {
         let stuck = scope.spawn(stuck);
         let late = Clock::System.after(Duration::from_secs(30));
         while !shared.out.lock().is_writing {
-            assert!(Clock::System.now() < late, "it does not write");
+            assert!(Clock::System.now() < late, "the thread does not write");
             std::thread::yield_now();
         }
         shared.give_up(&one);
@@ -374,7 +374,7 @@ fn without_a_reading_thread_callers_write_their_own_requests() {
     is_answered(&shared, &one, &mut server, 1);
     for _ in 0..ENOUGH_SENT + 2 {
         ask(&shared, None);
-        assert_eq!(shared.out.lock().unsent, 0, "nobody would write it");
+        assert_eq!(shared.out.lock().unsent, 0, "no thread would write the request");
     }
 }
 
