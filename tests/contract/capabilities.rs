@@ -129,7 +129,7 @@ contract!(holds_outlive_connections_only_if_the_store_declares_it, |store| {
     let lost = guard.lost();
     end();
     if binds {
-        receive(&lost, LONG).expect("it is told");
+        receive(&lost, LONG).expect("the loss is reported");
         assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());

@@ -17,7 +17,7 @@ fn waiting<T: Send + 'static>(
         tell.send(()).unwrap();
         what(&lock, guard)
     });
-    told.recv_timeout(LONG).expect("the lock is taken by the other thread");
+    told.recv_timeout(LONG).expect("the other thread has the lock");
     waiter
 }
 
@@ -49,7 +49,7 @@ contract!(a_notified_waiter_regains_its_full_hold_count, needs(Counting), |store
         guard.check().unwrap();
         guard.unlock().unwrap();
     });
-    assert!(lock.try_lock_for(LONG).unwrap(), "all three levels were given up");
+    assert!(lock.try_lock_for(LONG).unwrap(), "the wait released all three levels");
     assert!(lock.condition("c").notify_one().unwrap());
     lock.unlock().unwrap();
     waiter.returns_within(LONG);
@@ -87,7 +87,7 @@ contract!(notify_all_lets_waiters_proceed_one_by_one, needs(Counting), |store| {
             let inside = Arc::clone(&inside);
             waiting(clients[at % 2].get_lock(&name), move |lock, mut guard| {
                 lock.condition("c").wait(&mut guard).unwrap();
-                drop(inside.try_lock().expect("one at a time"));
+                drop(inside.try_lock().expect("one thread at a time holds the lock"));
                 guard.unlock().unwrap();
             })
         })
@@ -135,7 +135,7 @@ contract!(an_interrupted_condition_wait_reacquires_the_lock, needs(Counting), |s
     let mut guard = lock.acquire().unwrap();
     assert!(lock.condition("c").wait_interruptibly(&mut guard, &interrupt).unwrap_err().is_interrupted());
     assert!(lock.is_held_by_current_thread().unwrap());
-    assert!(!lock.condition("c").notify_one().unwrap(), "a notification went to one who does not wait");
+    assert!(!lock.condition("c").notify_one().unwrap(), "a thread that does not wait was notified");
     guard.unlock().unwrap();
 });
 
@@ -259,7 +259,7 @@ contract!(a_guard_works_as_before_after_a_condition_wait, needs(Counting), |stor
     assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    assert!(told.is_empty() && tell.1.is_empty(), "the waits gave the lock up and lost nothing");
+    assert!(told.is_empty() && tell.1.is_empty(), "the waits released the lock, and no hold was lost");
     assert!(other.get_lock(&name).force_unlock().unwrap());
     assert_eq!(receive(&told, RENEWED / 3 + SLACK).unwrap().owner, guard.owner());
     assert_eq!(receive(&tell.1, SLACK).unwrap().owner, guard.owner());
@@ -309,7 +309,7 @@ contract!(a_waiter_whose_client_shuts_down_is_skipped_at_once, needs(Counting), 
     let lock = store.client().get_lock(&name);
     lock.lock().unwrap();
     assert!(lock.condition("c").notify_one().unwrap());
-    assert!(!lock.condition("c").notify_one().unwrap(), "one waits, and not the one that has gone");
+    assert!(!lock.condition("c").notify_one().unwrap(), "the waiter that gave up was notified");
     let notified = now();
     lock.unlock().unwrap();
     let (outcome, returned) = second.returns_within(LONG);
@@ -324,7 +324,7 @@ contract!(a_non_reentrant_handle_regains_its_hold_count_after_waiting, needs(Cou
     often.lock().unwrap();
     assert!(!once.condition("c").wait_for(&mut guard, ms(10)).unwrap());
     assert_eq!(once.hold_count().unwrap(), 2);
-    assert_eq!(once.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock, "it is not reentrant for that");
+    assert_eq!(once.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock, "this lock value may not re-enter");
     often.unlock().unwrap();
     guard.unlock().unwrap();
 });
@@ -342,13 +342,13 @@ contract!(producers_and_consumers_lose_no_item, needs(Counting), |store| {
             if at % 2 == 0 {
                 let is_full = |_: &Guard| queue.lock().unwrap().len() >= 2;
                 let came = not_full.wait_while_for(&mut guard, is_full, LONG);
-                assert!(came.unwrap(), "nobody took anything");
+                assert!(came.unwrap(), "no thread made room");
                 queue.lock().unwrap().push_back(item);
                 not_empty.notify_one().unwrap();
             } else {
                 let is_empty = |_: &Guard| queue.lock().unwrap().is_empty();
                 let came = not_empty.wait_while_for(&mut guard, is_empty, LONG);
-                assert!(came.unwrap(), "nobody put anything");
+                assert!(came.unwrap(), "no thread put an item");
                 queue.lock().unwrap().pop_front().unwrap();
                 not_full.notify_one().unwrap();
             }

@@ -26,9 +26,9 @@ fn waits_for(lock: RedisLock) -> Waiter<()> {
 #[track_caller]
 fn assert_reports_waiter(guard: OwnedGuard, other: RedisLock) {
     let called = calls(&guard);
-    assert!(!guard.is_contended().unwrap(), "nobody waits");
+    assert!(!guard.is_contended().unwrap(), "no thread waits");
     let waiter = waits_for(other);
-    called.recv_timeout(LONG).expect("the waiter is heard of");
+    called.recv_timeout(LONG).expect("no callback came for the waiter");
     assert!(guard.is_contended().unwrap());
     guard.unlock().unwrap();
     waiter.returns_within(LONG);
@@ -60,7 +60,7 @@ contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |s
         let_pass(ms(300), "the first check");
         let asked = now();
         let waiter = waits_for(other.get_lock(&name));
-        called.recv_timeout(LONG).expect("the waiter is heard of");
+        called.recv_timeout(LONG).expect("no callback came for the waiter");
         let took = asked.elapsed();
         guard.unlock().unwrap();
         waiter.returns_within(LONG);
@@ -87,8 +87,8 @@ contract!(on_contended_reports_a_waiter_that_was_waiting_already, needs(Hearing)
         let name = fresh("late");
         let guard = make(&client, &name).acquire_owned().unwrap();
         let waiter = waits_for(make(&other, &name));
-        assert!(eventually(LONG, || other.stats().waiters > 0), "it waits");
-        calls(&guard).recv_timeout(LONG).expect("the waiter is heard of");
+        assert!(eventually(LONG, || other.stats().waiters > 0), "the other client does not wait");
+        calls(&guard).recv_timeout(LONG).expect("no callback came for the waiter");
         guard.unlock().unwrap();
         waiter.returns_within(LONG);
     }
@@ -131,7 +131,7 @@ contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
     let next = lock.acquire_owned().unwrap();
     let waiter = waits_for(other.get_lock(&name));
     assert!(eventually(LONG, || next.is_contended().unwrap()));
-    assert!(called.try_recv().is_err(), "of a hold that is over");
+    assert!(called.try_recv().is_err(), "a callback came for a hold that has ended");
     next.unlock().unwrap();
     waiter.returns_within(LONG);
     assert!(called.recv_timeout(LONG).is_err(), "the callback is dropped");
@@ -149,7 +149,7 @@ contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing)
     let condition = lock.condition("ready");
     drop(condition.wait_for(&mut guard, ms(10)));
     let waiter = waits_for(other.get_lock(&name));
-    called.recv_timeout(LONG).expect("the waiter is heard of");
+    called.recv_timeout(LONG).expect("no callback came for the waiter");
     guard.unlock().unwrap();
     waiter.returns_within(LONG);
 });
@@ -189,7 +189,7 @@ contract!(a_reader_is_notified_of_writers_only, needs(Hearing), |store| {
     let_pass(ms(1_100), "a look of each");
     assert!(readers.iter().all(|reader| !reader.is_contended().unwrap()), "readers do not wait for readers");
     let waiter = waits_for(theirs.write().clone());
-    called.iter().for_each(|called| called.recv_timeout(LONG).expect("each reader hears of the writer"));
+    called.iter().for_each(|called| called.recv_timeout(LONG).expect("a reader got no callback"));
     readers.into_iter().for_each(|reader| reader.unlock().unwrap());
     waiter.returns_within(LONG);
 });
@@ -209,17 +209,17 @@ contract!(report_contended_notifies_a_leader_of_another_candidate, needs(Hearing
     let (client, other, name) = (store.client(), store.client(), fresh("leader"));
     let leader = client.leader(&name).unwrap();
     let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {
-        panic!("elected")
+        panic!("the leader was not elected")
     };
     let rival = other.leader(&name).unwrap();
-    assert!(eventually(LONG, || other.stats().waiters > 0), "it stands");
+    assert!(eventually(LONG, || other.stats().waiters > 0), "the rival does not wait");
     let_pass(ms(1_500), "a report");
-    assert!(leader.events().is_empty(), "nobody has asked for reports");
+    assert!(leader.events().is_empty(), "a report came that no program asked for");
     leader.report_contended().unwrap();
     leader.report_contended().unwrap();
     assert_eq!(leader.events().recv_timeout(LONG), Ok(LeaderEvent::Contended { term }));
     let_pass(ms(1_500), "another report");
-    assert!(leader.events().len() <= 1, "an event that nobody reads is enough");
+    assert!(leader.events().len() <= 1, "more than one unread event waits");
     leader.withdraw().unwrap();
     assert!(matches!(rival.events().recv_timeout(LONG), Ok(LeaderEvent::Elected { .. })));
 });

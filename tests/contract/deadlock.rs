@@ -42,7 +42,7 @@ impl Member {
 
     #[track_caller]
     fn next(&self, is_begin: bool) -> (Deadlock, Instant) {
-        let (begins, deadlock, at) = self.told.recv_timeout(LONG).expect("it is told");
+        let (begins, deadlock, at) = self.told.recv_timeout(LONG).expect("the deadlock was not reported");
         assert_eq!(begins, is_begin, "{deadlock}");
         (deadlock, at)
     }
@@ -167,7 +167,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
     let told = are_told(&members.each_ref(), &a, &b);
     let first = told.iter().map(|(_, at)| *at).min().unwrap();
     let took = first.duration_since(begun);
-    assert!(took <= TOLD_WITHIN + slack_since(begun), "{} was told after {took:?}", kind.label);
+    assert!(took <= TOLD_WITHIN + slack_since(begun), "{} was reported after {took:?}", kind.label);
     let expected = names_of_two(&a, &b);
     for ((deadlock, _), member) in told.iter().zip(&members) {
         assert!(deadlock.is_certain && deadlock.steps.len() == 2, "{deadlock}");
@@ -184,7 +184,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
         member.next(false);
         let asked = member.client.deadlocks().unwrap();
         assert!(asked.iter().all(|ring| names(ring) != expected), "{asked:?}");
-        assert!(member.is_told_nothing(), "each ring is told once");
+        assert!(member.is_told_nothing(), "a deadlock was reported twice");
         assert_eq!(member.client.stats().deadlocks, 1);
     }
 }
@@ -200,7 +200,7 @@ contract!(a_deadlocks_youngest_wait_is_broken_within_three_seconds, needs(Direct
     let (broken, went_on): (Vec<_>, Vec<_>) =
         ended.into_iter().map(|(ended, _)| ended).partition(Result::is_err);
     assert_eq!((broken.len(), went_on.len()), (1, 1), "{broken:?} {went_on:?}");
-    assert!(matches!(went_on[..], [Ok(())]), "the other goes on");
+    assert!(matches!(went_on[..], [Ok(())]), "the other thread did not go on");
     let error = fails(broken.into_iter().next().unwrap(), ErrorKind::Deadlock);
     let text = error.to_string();
     assert!(
@@ -227,7 +227,7 @@ contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store
     assert!(eventually(LONG, || is_known_to_wait(&one)));
     let both = many.client.get_multi_lock([many.lock(&b), many.lock(&c)]);
     fails(both.try_acquire_for(LONG).map(drop), ErrorKind::Deadlock);
-    assert!(!one.lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
+    assert!(!one.lock(&c).is_locked().unwrap(), "the multi-lock did not release what it had");
     held.check().unwrap();
     held.unlock().unwrap();
     thread.succeed();
@@ -423,7 +423,7 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     let third = Threads::holding([[first(&writer).write().clone()]]);
     third.begin();
     let lets_in = || probe.try_acquire().unwrap().map(|guard| guard.unlock().unwrap()).is_some();
-    assert!(eventually(LONG, || !elsewhere(lets_in)), "the writer waits");
+    assert!(eventually(LONG, || !elsewhere(lets_in)), "the writer does not wait");
     threads.begin();
     are_told(&[&reads, &behind], &halves, &lock);
     third.interrupt.interrupt();
@@ -474,7 +474,7 @@ contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Direc
         assert!(!deadlock.is_certain, "{deadlock}");
     }
     for member in [&one, &other] {
-        assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
+        assert_eq!(member.client.stats().deadlocks, 0, "an uncertain deadlock was counted");
     }
     // Within this time two more searches find the first cycle, and no member is notified of it again.
     let members = [&one, &waits_by, &other];
@@ -520,7 +520,7 @@ contract!(a_deadlock_through_commands_run_under_holds_is_reported, needs(Directo
     // Other tests may use the same store at the same time, and the list may contain their deadlocks.
     let rings = asking.deadlocks().unwrap();
     let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
-    assert_eq!(of_these.count(), 1, "told once, whoever asks");
+    assert_eq!(of_these.count(), 1, "the deadlock was listed more than once");
     assert_eq!(threads.end(), 0);
     members.iter().for_each(|member| drop(member.next(false)));
 });

@@ -12,7 +12,7 @@ struct Room {
 
 impl Room {
     fn visit(&self, work: impl FnOnce()) {
-        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "another thread has the lock");
         work();
         self.visits.fetch_add(1, Ordering::SeqCst);
         self.inside.fetch_sub(1, Ordering::SeqCst);

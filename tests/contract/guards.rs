@@ -95,7 +95,7 @@ contract!(the_remaining_time_goes_down_and_a_renewal_raises_it, |store| {
     let mut least = ms(400);
     comes_true_within(ms(400) + SLACK, || {
         let left = leased.remaining();
-        assert!(left <= least, "an explicit lease went up from {least:?} to {left:?}");
+        assert!(left <= least, "an explicit lease grew from {least:?} to {left:?}");
         least = left;
         left.is_zero()
     });

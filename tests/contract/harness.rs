@@ -53,7 +53,7 @@ impl Need {
         }
         let client = store.client();
         let refused = match self {
-            Need::Nothing => panic!("no store lacks nothing"),
+            Need::Nothing => panic!("a store cannot lack `Nothing`"),
             Need::Fair => client.get_fair_lock("lacking").try_lock().map(drop),
             Need::ReadWrite => client.get_read_write_lock("lacking").read().try_lock().map(drop),
             Need::Token => client.get_token_lock("lacking").try_lock().map(drop),
@@ -61,7 +61,7 @@ impl Need {
             Need::Hearing => {
                 let guard = client.get_lock("lacking").acquire().unwrap();
                 fails(guard.is_contended(), ErrorKind::Unsupported);
-                guard.on_contended(|| panic!("nobody is heard of here"))
+                guard.on_contended(|| panic!("a callback came though the store supports none"))
             }
             Need::Counting => client.get_semaphore("lacking").try_acquire(1).map(drop),
             Need::Directory => {

@@ -18,7 +18,7 @@ fn refused(error: &Error, action: &str, lock: &RedisLock) {
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert_eq!(error.action(), action, "{error}");
     if !lock.name().is_empty() {
-        let named = error.lock_name().unwrap_or_else(|| panic!("no lock is named: {error}"));
+        let named = error.lock_name().unwrap_or_else(|| panic!("the error names no lock: {error}"));
         assert!(lock.name().starts_with(named.trim_end_matches('…')), "{error}");
     }
     assert!(!error.is_retryable() && !error.is_lost() && !error.outcome_unknown());
@@ -117,7 +117,7 @@ contract!(every_call_refuses_an_unusable_name, |store| {
         refused(&lock.try_lock_and_get_token(ms(10)).unwrap_err(), "try_lock_and_get_token", &lock);
         fails(client.with_lock(name, |_| ()), ErrorKind::InvalidInput);
     }
-    assert!(begun.elapsed() < ms(1_000) + slack_since(begun), "nothing of this waits: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < ms(1_000) + slack_since(begun), "a refused call waited: {:?}", begun.elapsed());
 });
 
 contract!(a_prefix_or_a_mapping_can_make_a_name_unusable, |store| {

@@ -48,15 +48,15 @@ contract!(a_thread_reuses_its_cached_lock_without_a_request, needs(Keeping), |st
         cycle(&lock);
         drop(lock.acquire().unwrap());
     }
-    assert_eq!(client.stats().grants - grants, 1000, "each is counted");
+    assert_eq!(client.stats().grants - grants, 1000, "each grant is counted");
     let asked = asked.load(Ordering::SeqCst) - before;
     // On a busy machine a check may come late, and then the next use of the lock costs a request.
     assert!(asked <= 50, "asked {asked} times for 1,000 grants");
-    assert_eq!(client.stats().holds, 0, "nobody holds it");
+    assert_eq!(client.stats().holds, 0, "no thread holds the lock");
     client.shutdown().unwrap();
     assert!(
         !other.get_lock(lock.name()).is_locked().unwrap(),
-        "the end of a client gives back what it keeps"
+        "the end of a client releases its cached holds"
     );
 });
 
@@ -101,10 +101,10 @@ contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
     assert!(eventually(LONG, is_kept_out));
     let mine = lock.clone();
     let (taken, _) = call(move || mine.try_lock().inspect(|_| mine.unlock().unwrap())).outcome();
-    assert!(taken.unwrap(), "to another thread of its client it is free");
+    assert!(taken.unwrap(), "the cached lock was busy for another thread");
     use_until_held(&lock, &other);
-    assert!(!lock.is_locked().unwrap(), "to the program it is free");
-    assert!(!theirs.is_locked().unwrap(), "and then to all");
+    assert!(!lock.is_locked().unwrap(), "the cached lock counts as held in its program");
+    assert!(!theirs.is_locked().unwrap(), "the cached lock was not released");
 });
 
 contract!(a_cached_lock_unused_for_half_a_second_is_free, needs(Keeping), |store| {
@@ -198,5 +198,5 @@ contract!(a_cached_lock_in_use_survives_heavy_load, needs(Keeping), |store| {
     let uses = client.stats().grants;
     shout(&format!("MEASURED {uses} uses, {unanswered} without an answer, {lost} lost"));
     assert_eq!(lost, 0);
-    assert!(client.stats().grants > 0, "nothing was used");
+    assert!(client.stats().grants > 0, "no lock was acquired");
 });

@@ -81,7 +81,7 @@ contract!(a_latch_of_zero_is_open, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     assert!(latch.try_set_count(0).unwrap());
     latch.wait().unwrap();
-    assert!(!latch.delete().unwrap(), "it is as if nobody had set it up");
+    assert!(!latch.delete().unwrap(), "a latch whose count is zero still exists");
     assert!(latch.try_set_count(0).unwrap());
     assert!(latch.try_set_count(2).unwrap());
     assert!(!latch.try_set_count(0).unwrap());

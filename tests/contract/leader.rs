@@ -70,7 +70,7 @@ contract!(a_leader_that_steps_down_rejoins_behind_other_candidates, |store| {
         first.step_down();
         assert_eq!(stepped_down(&first), None);
         let (guard, _) = waiter.returns_within(LONG);
-        assert!(guard.fencing_token() > Some(term), "served before the one that stepped down");
+        assert!(guard.fencing_token() > Some(term), "granted before the leader's new term");
         assert!(first.events().is_empty() && first.term().is_none());
         let between = guard.fencing_token().unwrap();
         guard.unlock().unwrap();

@@ -3,7 +3,7 @@
 use crate::support::prelude::*;
 
 fn remaining(lock: &leasehold::RedisLock) -> Duration {
-    lock.remaining_lease().unwrap().expect("it is held")
+    lock.remaining_lease().unwrap().expect("the lock is held")
 }
 
 contract!(the_next_owner_is_granted_when_a_lease_ends, |store| {
@@ -27,7 +27,7 @@ contract!(the_next_owner_is_granted_when_a_lease_ends, |store| {
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
         let is_late = had.duration_since(after) > lease + SLACK;
-        assert!(store.late.is_zero() || is_late, "it ended as exactly as if it were not late");
+        assert!(store.late.is_zero() || is_late, "the store is declared late, but ended the lease in time");
         let held = crate::support::Holding::take(&clients.1.get_lock(&name));
         let late = lock.unlock().unwrap_err();
         assert_eq!(late.not_held(), Some(&NotHeld::Expired), "{late}");
@@ -45,9 +45,9 @@ contract!(an_explicit_lease_is_never_renewed, |store| {
     let taken = now();
     let mut least = lease;
     while let Some(left) = lock.remaining_lease().unwrap() {
-        assert!(left <= least, "it went up from {least:?} to {left:?}");
+        assert!(left <= least, "the lease grew from {least:?} to {left:?}");
         least = left;
-        assert!(taken.elapsed() <= store.freed_within(lease) + slack_since(taken), "it is still held");
+        assert!(taken.elapsed() <= store.freed_within(lease) + slack_since(taken), "the lock is still held");
         let_pass(ms(10), "what is looked at is that nothing happens");
     }
     assert!(asked.elapsed() >= lease - ms(2));
@@ -92,7 +92,7 @@ contract!(reentering_never_shortens_the_lease, |store| {
     lock.lock_with_lease(ms(20_000)).unwrap();
     lock.lock_with_lease(ms(60_000)).unwrap();
     let long = remaining(&lock);
-    assert!(long > ms(30_000) && long <= ms(60_000), "it was not lengthened: {long:?}");
+    assert!(long > ms(30_000) && long <= ms(60_000), "the lease was not prolonged: {long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
     // The inner level neither shortens the hold's lease to its own nor restarts the lease.
@@ -226,7 +226,7 @@ contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
         let ended = now();
         for next in [client.get_lock(&name), stranger.get_lock(&name)] {
             let (_, had) = Waiter::start(turn(next)).returns_within(lease + LONG);
-            assert!(had.duration_since(asked) >= lease - ms(2), "somebody released in its name");
+            assert!(had.duration_since(asked) >= lease - ms(2), "another thread released this hold");
             assert!(
                 had.duration_since(ended) <= store.freed_within(lease) + slack_since(ended),
                 "{:?}",

@@ -146,7 +146,7 @@ contract!(shutdown_in_the_middle_of_work_leaves_nothing, |store| {
             // The client shuts down before any assertion can fail, because a failed assertion would make the
             // scope wait forever for its threads.
             let shut_down = client.shutdown();
-            assert!(all_worked, "a worker did not get to work");
+            assert!(all_worked, "a worker was granted no lock");
             shut_down.unwrap();
         });
         for name in &names {
@@ -167,7 +167,7 @@ contract!(shutdown_from_a_callback_returns, |store| {
         move |_| tell.send(client.shutdown()).unwrap()
     });
     assert!(operator.get_lock(&name).force_unlock().unwrap());
-    receive(&told, LONG).expect("it returns").unwrap();
+    receive(&told, LONG).expect("the shutdown in the callback did not return").unwrap();
     fails(client.get_lock(&name).try_lock(), ErrorKind::ShutDown);
 });
 
@@ -177,7 +177,7 @@ contract!(dropping_the_last_clone_releases, |store| {
     let lock = client.get_lock(&name);
     lock.lock().unwrap();
     drop(client);
-    assert!(stranger.get_lock(&name).is_locked().unwrap(), "its lock keeps it");
+    assert!(stranger.get_lock(&name).is_locked().unwrap(), "the lock value keeps its client alive");
     drop(lock);
     // The lock is free long before the lease of 20 s ends, so the client released it.
     comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());

@@ -112,9 +112,9 @@ contract!(the_loss_channel_delivers_the_loss_and_closes, |store| {
     assert!(operator.get_lock(&name).force_unlock().unwrap());
     select! {
         recv(early) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Gone),
-        default(LONG) => panic!("the loss is not told"),
+        default(LONG) => panic!("the loss was not reported"),
     }
-    assert_eq!(receive(&early, SLACK), Err(RecvTimeoutError::Disconnected), "once, and no more");
+    assert_eq!(receive(&early, SLACK), Err(RecvTimeoutError::Disconnected), "the loss was reported twice");
     assert_eq!(receive(&other, SLACK).unwrap().owner, guard.owner());
     let late = guard.lost();
     assert_eq!(receive(&late, SLACK).unwrap().reason, LossReason::Gone);
@@ -197,7 +197,7 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
             comes_true_within(store.freed_within(ms(80)) + SLACK, || !lock.is_locked().unwrap());
             let new = lock.acquire().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
-            assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");
+            assert_ne!(new.owner(), old.owner(), "the new hold has the old owner number");
             assert_eq!(kind.traits.fenced, new.fencing_token() > old.fencing_token(), "{} {way}", kind.label);
             assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
             // The guards of the lost hold release nothing of the new hold.

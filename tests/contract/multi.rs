@@ -36,7 +36,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
-        assert!(!client.get_lock(name).is_locked().unwrap(), "{name} was not given back");
+        assert!(!client.get_lock(name).is_locked().unwrap(), "{name} was not released");
     }
 }
 
@@ -213,7 +213,7 @@ contract!(a_failed_multi_lock_wait_releases_locks_acquired_so_far, |store| {
     all_free(&client, &names[..2]);
     assert!(
         multi.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted(),
-        "before it asks"
+        "the interrupt ends the call before its request"
     );
     let leaving = store.client();
     let waiter = Waiter::on(group(&leaving, &names), move |multi| multi.lock());
@@ -460,7 +460,7 @@ contract!(losing_one_lock_loses_the_whole_multi_lock, |store| {
     let error = guard.unlock().unwrap_err();
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
     all_free_at_once(&operator, &names);
-    assert!(told.recv().is_err(), "told once");
+    assert!(told.recv().is_err(), "the loss was reported twice");
 });
 
 contract!(unlock_of_a_multi_lock_frees_all_locks_not_lost, |store| {
@@ -551,7 +551,7 @@ contract!(a_multi_locks_fencing_tokens_increase_with_each_grant, |store| {
             assert_eq!(
                 guard.fencing_token(),
                 guard.fencing_token_of(&names[1]),
-                "that of the first that has one"
+                "not the token of the first fenced lock"
             );
             assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
             assert!(guard.fencing_token_of(&names[2]) > last_of_third);
@@ -569,7 +569,7 @@ contract!(a_multi_locks_fencing_tokens_increase_with_each_grant, |store| {
 contract!(an_owned_multi_lock_guard_may_change_threads, |store| {
     let ([_client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
-    assert!(!multi.try_lock().unwrap(), "it is no thread's");
+    assert!(!multi.try_lock().unwrap(), "the owned hold counts as the thread's");
     assert!(multi.try_acquire_owned_for(ms(20)).unwrap().is_none());
     elsewhere(move || {
         guard.check().unwrap();
@@ -617,7 +617,7 @@ contract!(a_dropped_guards_release_spares_the_next_hold, |store| {
         let guard = multi.acquire().unwrap();
         // Wait for the answers to all releases, also of earlier rounds, so that a wrong release is seen.
         while released < 6 * round + 3 {
-            match receive(&seen, LONG).expect("told of each release") {
+            match receive(&seen, LONG).expect("a release was not reported") {
                 Seen::Acquired { .. } => {}
                 Seen::Released { .. } => released += 1,
                 other => panic!("{other:?}"),
@@ -625,7 +625,7 @@ contract!(a_dropped_guards_release_spares_the_next_hold, |store| {
         }
         guard.check().unwrap();
         for name in &names {
-            assert!(other.get_lock(name).is_locked().unwrap(), "a release met the next hold");
+            assert!(other.get_lock(name).is_locked().unwrap(), "a release ended the next hold");
         }
         drop(guard);
     }

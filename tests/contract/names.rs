@@ -53,9 +53,9 @@ contract!(the_prefix_is_part_of_the_key_only, |store| {
     let plain = store.client();
     let guard = prefixed.get_lock(&name).acquire().unwrap();
     assert_eq!(guard.name(), name);
-    assert!(plain.get_lock(&name).try_lock().unwrap(), "another key");
+    assert!(plain.get_lock(&name).try_lock().unwrap(), "the prefixed name has the same key");
     plain.get_lock(&name).unlock().unwrap();
-    assert!(!plain.get_lock(format!("shop:{name}")).try_lock().unwrap(), "the same key");
+    assert!(!plain.get_lock(format!("shop:{name}")).try_lock().unwrap(), "the names have different keys");
     guard.unlock().unwrap();
 });
 
@@ -87,7 +87,7 @@ contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     assert_eq!(client.clone().id(), client.id());
     let owner = client.current_owner();
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
-    assert_eq!(client.current_owner(), owner, "a thread keeps its number");
+    assert_eq!(client.current_owner(), owner, "the thread's number changed");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
     // The guard's owner is the owner in the holder's requests and the owner that other clients see.
     let lock = client.get_lock(fresh("owner"));
@@ -95,7 +95,7 @@ contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(owner.to_string())));
     lock.unlock().unwrap();
-    assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
+    assert_eq!(client.current_owner(), owner, "the number changed after an answered release");
 });
 
 /// Names that look like a store's internal records of another name, such as its waiters, queue or counters.
@@ -139,7 +139,7 @@ contract!(locks_with_similar_names_do_not_interfere, |store| {
                 client.get_lock(name).acquire_owned().unwrap()
             })
             .collect();
-        let guard = other.get_lock(&root).try_acquire().unwrap().expect("nobody holds it");
+        let guard = other.get_lock(&root).try_acquire().unwrap().expect("no client holds the lock");
         let seen = client.inspect(&root).unwrap();
         assert_eq!(seen.holders.len(), 1, "{seen}");
         assert_eq!((seen.holders[0].owner.clone(), seen.waiting), (guard.owner().to_string(), 0), "{seen}");
@@ -150,7 +150,7 @@ contract!(locks_with_similar_names_do_not_interfere, |store| {
             assert_eq!(seen.holders[0].owner, neighbour.owner().to_string(), "{seen}");
         }
         guard.unlock().unwrap();
-        assert!(!other.get_lock(&root).force_unlock().unwrap(), "nothing but the neighbours is held");
+        assert!(!other.get_lock(&root).force_unlock().unwrap(), "the lock itself is still held");
         for neighbour in neighbours {
             neighbour.unlock().unwrap();
         }

@@ -40,7 +40,7 @@ contract!(observers_see_grants_and_releases_but_not_reentries, |store| {
         let begun = now();
         let guard = lock.acquire().unwrap();
         let inner = kind.traits.reentrant.then(|| lock.acquire().unwrap());
-        match seen.try_recv().expect("told before the call returns") {
+        match seen.try_recv().expect("the grant was not reported before the return") {
             Seen::Acquired { name, owner, waited, attempts } => {
                 assert_eq!((name.as_str(), owner, attempts), (lock.name(), guard.owner(), 1));
                 assert!(waited <= begun.elapsed());
@@ -50,7 +50,7 @@ contract!(observers_see_grants_and_releases_but_not_reentries, |store| {
         drop(inner);
         let owner = guard.owner();
         drop(guard);
-        match receive(&seen, SLACK).expect("told of the release") {
+        match receive(&seen, SLACK).expect("the release was not reported") {
             Seen::Released { name, owner: by, held } => {
                 assert_eq!((name.as_str(), by), (lock.name(), owner));
                 assert!(held <= begun.elapsed());
@@ -84,7 +84,7 @@ contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
     held.release();
     waiter.returns_within(LONG);
-    let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
+    let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("no grant") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
     // Each of up to five new subscriptions causes an attempt. Without wake-ups, each poll is an attempt too.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
@@ -130,11 +130,11 @@ contract!(a_thread_that_ended_with_the_lock_is_observed_once, |store| {
         });
         let ended = now();
         assert!(matches!(seen.recv().unwrap(), Seen::Acquired { owner: by, .. } if by == owner));
-        let told = receive(&seen, lease + SLACK).expect("told of the thread's end");
+        let told = receive(&seen, lease + SLACK).expect("the thread's end was not reported");
         assert_eq!(told, Seen::Abandoned { name: name.clone(), owner });
         assert!(ended.elapsed() <= lease + slack_since(ended));
         // The hold then expires like any hold that is not renewed, and no second report follows.
-        let told = receive(&seen, lease + SLACK).expect("told of the loss");
+        let told = receive(&seen, lease + SLACK).expect("the loss was not reported");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
         assert!(seen.is_empty(), "{:?}", seen.try_recv());

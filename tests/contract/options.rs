@@ -16,8 +16,8 @@ contract!(work_runs_under_the_lock_or_not_at_all, |store| {
         let fence = options.with_lock(&lock, |guard| {
             guard.check().unwrap();
             elsewhere(|| {
-                assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
-                assert!(brief.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
+                assert!(once.with_lock(&lock, |_| panic!("the lock is not free")).unwrap().is_none());
+                assert!(brief.with_lock(&lock, |_| panic!("the lock is not free")).unwrap().is_none());
             });
             guard.fencing_token()
         });
@@ -90,7 +90,7 @@ contract!(an_owned_guard_is_refused_to_the_holding_thread, |store| {
         }
         assert!(
             begun.elapsed() < ms(2_000) + slack_since(begun),
-            "nothing of this waits: {:?}",
+            "a refused call waited: {:?}",
             begun.elapsed()
         );
         assert!(lock.try_acquire_owned().unwrap().is_none());

@@ -476,14 +476,14 @@ contract!(a_waiting_writer_precedes_later_readers, needs(ReadWrite), |store| {
     let [reading, writing, late] = locks(store, true);
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
-    assert!(!is_refused(&late), "nobody waits yet");
+    assert!(!is_refused(&late), "no writer waits yet");
     let writer = Waiter::on((writing.clone(), Arc::clone(&order)), move |(writing, order)| {
         let guard = writing.write_fenced().acquire().unwrap();
         order.lock().unwrap().push("writer");
         guard.unlock().unwrap();
     });
     comes_true_within(SLACK * 4, || is_refused(&late));
-    assert!(is_refused(&reading), "a reader of the same client, too");
+    assert!(is_refused(&reading), "a reader of the writer's client was let in");
     let reader = Waiter::on((late.clone(), Arc::clone(&order)), move |(late, order)| {
         let guard = late.read().acquire().unwrap();
         order.lock().unwrap().push("reader");
@@ -495,8 +495,8 @@ contract!(a_waiting_writer_precedes_later_readers, needs(ReadWrite), |store| {
     writer.returns_within(SLACK * 4);
     let (_, returned) = reader.returns_within(SLACK * 4);
     assert_eq!(*order.lock().unwrap(), ["writer", "reader"]);
-    assert!(returned.duration_since(freed) < ms(100) + slack_since(freed), "both were told");
-    assert!(!is_refused(&late), "the writer waits no more");
+    assert!(returned.duration_since(freed) < ms(100) + slack_since(freed), "not both waiters were woken");
+    assert!(!is_refused(&late), "the writer still counts as waiting");
 });
 
 contract!(a_reader_or_writer_reenters_before_a_waiting_writer, needs(ReadWrite), |store| {
@@ -505,8 +505,8 @@ contract!(a_reader_or_writer_reenters_before_a_waiting_writer, needs(ReadWrite),
         let outer = lock.read().acquire().unwrap();
         let writer = write(&writing);
         comes_true_within(SLACK * 4, || is_refused(&late));
-        lock.read().try_acquire().unwrap().expect("it reads already").unlock().unwrap();
-        lock.read().try_acquire_for(LONG).unwrap().expect("it reads already").unlock().unwrap();
+        lock.read().try_acquire().unwrap().expect("a thread that reads may read again").unlock().unwrap();
+        lock.read().try_acquire_for(LONG).unwrap().expect("a thread that reads may read again").unlock().unwrap();
         assert!(!writer.is_over());
         outer.unlock().unwrap();
         writer.returns_within(SLACK * 4);
@@ -517,7 +517,7 @@ contract!(a_reader_or_writer_reenters_before_a_waiting_writer, needs(ReadWrite),
         outer.unlock().unwrap();
         comes_true_within(SLACK * 4, || is_refused(&late));
         assert!(!writer.is_over());
-        lock.read().try_acquire().unwrap().expect("it reads on").unlock().unwrap();
+        lock.read().try_acquire().unwrap().expect("the reader cannot re-enter").unlock().unwrap();
         reading.unlock().unwrap();
         writer.returns_within(SLACK * 4);
     }
@@ -561,7 +561,7 @@ contract!(readers_do_not_overtake_a_long_waiting_writer, needs(ReadWrite), |stor
             }
             reading.unlock().unwrap();
             writer.returns_within(SLACK * 4);
-            reading = first.read().try_acquire_owned_for(LONG).unwrap().expect("readers have their turn");
+            reading = first.read().try_acquire_owned_for(LONG).unwrap().expect("the readers were not let in");
         }
     }
 });

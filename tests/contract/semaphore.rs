@@ -114,7 +114,7 @@ contract!(permit_waits_end_by_timeout_or_interrupt, needs(Counting), |store| {
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
     semaphore.add_permits(1).unwrap();
-    assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
+    assert!(semaphore.try_acquire(1).unwrap().is_some(), "a waiter that gave up took permits");
 });
 
 contract!(zero_permits_are_refused, needs(Counting), |store| {
@@ -184,7 +184,7 @@ contract!(releasing_permits_does_not_recreate_a_deleted_semaphore, needs(Countin
     unlocked.unlock().unwrap();
     drop(dropped);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
-    assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
+    assert!(semaphore.try_set_permits(1).unwrap(), "the semaphore was set up again");
     let name = fresh("deleted");
     let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
@@ -194,7 +194,7 @@ contract!(releasing_permits_does_not_recreate_a_deleted_semaphore, needs(Countin
     drop(unlocked.unlock()); // the hold is lost or has already expired
     comes_true_within(SLACK, || over.state() == HoldState::Lost);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
-    assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
+    assert!(semaphore.try_set_permits(1).unwrap(), "the semaphore was set up again");
 });
 
 // As in Java, a release without an acquire adds a permit.
@@ -207,7 +207,7 @@ contract!(releasing_without_an_acquire_adds_permits, needs(Counting), |store| {
     semaphore.acquire(2).unwrap().forget();
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     semaphore.release(1).unwrap();
-    assert_eq!(semaphore.available_permits().unwrap(), 1, "as for a forgotten one");
+    assert_eq!(semaphore.available_permits().unwrap(), 1, "a release did not create the semaphore");
 });
 
 contract!(javas_maximum_permit_count_can_be_acquired, needs(Counting), |store| {
@@ -231,7 +231,7 @@ contract!(an_expired_permits_id_releases_nothing, needs(Counting), |store| {
     let begun = now();
     comes_true_within(SLACK, || permit.state() == HoldState::Lost && begun.elapsed() > ms(35));
     assert!(!semaphore.release(&id).unwrap());
-    assert_eq!(semaphore.available_permits().unwrap(), 1, "it came back by itself, once");
+    assert_eq!(semaphore.available_permits().unwrap(), 1, "the expired permit did not come back once");
 });
 
 contract!(a_crowd_never_exceeds_the_permits, needs(Counting), |store| {
@@ -284,7 +284,7 @@ contract!(inspection_shows_leased_permits_until_they_end, needs(Counting), |stor
     );
     let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
     let expected = [(short.ids().remove(0), false), (long.ids().remove(0), true)];
-    assert_eq!(out, expected, "those that end first come first");
+    assert_eq!(out, expected, "the permits are not ordered by their ends");
     assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
     short.unlock().unwrap();
     long.unlock().unwrap();
@@ -299,7 +299,7 @@ contract!(inspection_shows_leased_permits_until_they_end, needs(Counting), |stor
 contract!(release_if_exists_makes_no_semaphore, needs(Counting), |store| {
     let [semaphore, other] = store.two("sem", |client, name| client.get_semaphore(name));
     assert!(!semaphore.release_if_exists(3).unwrap());
-    assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
+    assert!(semaphore.try_set_permits(1).unwrap(), "release_if_exists created the semaphore");
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(3).unwrap().forget());
     let added = now();
     assert!(semaphore.release_if_exists(2).unwrap());
@@ -356,7 +356,7 @@ contract!(permits_are_released_by_id_all_or_none, needs(Counting), |store| {
     fails(foreign.release_many(&[""; 0]), ErrorKind::InvalidInput);
     fails(foreign.release_many(&["no id"]), ErrorKind::InvalidInput);
     assert!(three.unlock().is_err());
-    assert_eq!(foreign.available_permits().unwrap(), 4, "what was left came back all the same");
+    assert_eq!(foreign.available_permits().unwrap(), 4, "the other permits were not released");
 });
 
 contract!(a_permits_lease_is_read_and_changed_by_id, needs(Counting), |store| {

@@ -163,7 +163,7 @@ fn redis_without_connections() -> (Store, EndSessions) {
             let mut kill = redis::cmd("CLIENT");
             kill.arg(&["KILL", "TYPE", which, "SKIPME", "yes"]);
             let killed: u32 = kill.query(admin).unwrap();
-            assert!(which == "pubsub" || killed > 0, "nobody was there");
+            assert!(which == "pubsub" || killed > 0, "no connection was killed");
         }
     };
     if let Some(url) = given(1) {
@@ -218,7 +218,7 @@ fn cluster_at(url: String) -> Store {
     Store {
         restartable: || {
             let cluster = Cluster::start_with(&["appendonly yes", "appendfsync always"]);
-            restarting(cluster.expect("it started before"), Cluster::restart, |cluster| {
+            restarting(cluster.expect("the cluster has started before"), Cluster::restart, |cluster| {
                 cluster_at(cluster.url())
             })
         },
@@ -259,7 +259,7 @@ fn etcd_at(url: String) -> Store {
         // The server rounds leases up to whole seconds, and looks for expired leases every half second.
         late: Duration::from_millis(1_000 + 500),
         restartable: || {
-            let server = Etcd::start().expect("there was one for the other tests");
+            let server = Etcd::start().expect("etcd started for the other tests");
             restarting(server, Etcd::restart, |server| etcd_at(server.url()))
         },
         ..store_at(url)
@@ -280,7 +280,7 @@ fn zookeeper_at(url: String) -> Store {
         rows_say_who: true,
         sessions: Sessions::Bind(zookeeper_without_session),
         restartable: || {
-            let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
+            let server = ZooKeeper::start(CALM).expect("ZooKeeper started a moment ago");
             restarting(server, ZooKeeper::launch_again, |server| zookeeper_at(server.url()))
         },
         ..store_at(url)
@@ -290,7 +290,7 @@ fn zookeeper_at(url: String) -> Store {
 /// A store whose first client loses its session.
 #[cfg(feature = "zookeeper")]
 fn zookeeper_without_session() -> (Store, EndSessions) {
-    let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
+    let server = ZooKeeper::start(CALM).expect("ZooKeeper started a moment ago");
     let relay = Relay::before(&server);
     let store = zookeeper_at(relay.url());
     let end = move || {
@@ -340,7 +340,7 @@ fn postgres_without_connections() -> (Store, EndSessions) {
     let end = move || {
         let text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
             WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
-        assert!(!server.admin().query(text, &[]).unwrap().is_empty(), "nobody was there");
+        assert!(!server.admin().query(text, &[]).unwrap().is_empty(), "no session was ended");
         keep(server);
     };
     (store, Box::new(end))
@@ -376,7 +376,7 @@ fn mysql_without_connections() -> (Store, EndSessions) {
         let others =
             "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'admin'";
         let ids: Vec<u64> = admin.query(others).unwrap();
-        assert!(!ids.is_empty(), "nobody was there");
+        assert!(!ids.is_empty(), "no session was ended");
         for id in ids {
             admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
         }

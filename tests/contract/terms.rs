@@ -13,7 +13,7 @@ contract!(a_non_reentrant_lock_refuses_its_own_thread, |store| {
     assert_eq!(refused.kind(), ErrorKind::WouldDeadlock);
     fails(lock.try_lock_for(LONG), ErrorKind::WouldDeadlock);
     assert!(begun.elapsed() < slack_since(begun));
-    assert!(!lock.try_lock().unwrap(), "busy is no error");
+    assert!(!lock.try_lock().unwrap(), "a busy lock is no error");
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
@@ -23,7 +23,7 @@ contract!(reentrant_and_non_reentrant_handles_share_a_lock, |store| {
     let (name, [client]) = store.clients("same");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     once.lock().unwrap();
-    assert!(often.try_lock().unwrap(), "it is this value that does not mind");
+    assert!(often.try_lock().unwrap(), "this lock value may re-enter");
     assert_eq!(once.hold_count().unwrap(), 2);
     elsewhere(|| assert!(!once.try_lock().unwrap() && !often.try_lock().unwrap()));
     once.unlock().unwrap();
@@ -69,7 +69,7 @@ contract!(a_max_hold_below_the_lease_shortens_the_lease, |store| {
     assert!(guard.fencing_token().is_some());
     match store.client().get_lock(&name).remaining_lease().unwrap() {
         Some(remaining) => assert!(remaining <= ms(300), "{remaining:?}"),
-        None => assert!(taken.elapsed() >= ms(300), "it ended after {:?}", taken.elapsed()),
+        None => assert!(taken.elapsed() >= ms(300), "the lease ended after {:?}", taken.elapsed()),
     }
     assert_eq!(receive(&guard.lost(), ms(300) + SLACK).unwrap().reason, LossReason::HeldTooLong);
 });

@@ -15,7 +15,7 @@ contract!(an_unlock_of_a_free_lock_says_free, |store| {
         assert_eq!(error.action(), "unlock");
         lock.lock().unwrap();
         lock.unlock().unwrap();
-        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free), "one too many");
+        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free), "an unlock without a lock");
     }
 });
 
@@ -68,14 +68,14 @@ contract!(every_unlock_of_an_expired_reentered_hold_says_expired, |store| {
 contract!(force_unlock_frees_the_lock_from_any_holder, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let (lock, operator) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
-        assert!(!operator.force_unlock().unwrap(), "it was free");
+        assert!(!operator.force_unlock().unwrap(), "the lock was free");
         lock.lock().unwrap();
         if kind.traits.reentrant {
             lock.lock().unwrap();
         }
         assert!(elsewhere(|| operator.force_unlock().unwrap()));
         assert!(!operator.is_locked().unwrap());
-        assert!(!operator.force_unlock().unwrap(), "it is free");
+        assert!(!operator.force_unlock().unwrap(), "the lock is free");
         Holding::take(&operator).release();
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired), "{}", kind.label);
     }
@@ -115,7 +115,7 @@ contract!(force_unlock_is_reported_to_the_holder, |store| {
         guard.check().unwrap();
         assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
         // At the latest, the next renewal reports the loss, a third of the lease later.
-        let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder is told");
+        let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder got no loss report");
         assert_eq!(loss.reason, leasehold::LossReason::Gone);
         assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));
         assert_eq!(guard.state(), leasehold::HoldState::Lost);

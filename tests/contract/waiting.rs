@@ -19,7 +19,7 @@ contract!(a_zero_wait_is_one_attempt, |store| {
         let semaphore = store.client().get_semaphore(fresh("moment"));
         semaphore.try_set_permits(1).unwrap();
         for _ in 0..3 {
-            drop(semaphore.try_acquire_for(1, moment).unwrap().expect("it is free"));
+            drop(semaphore.try_acquire_for(1, moment).unwrap().expect("the permit is free"));
         }
     }
 });
@@ -53,10 +53,10 @@ contract!(a_try_without_a_wait_is_one_attempt, |store| {
             assert!(lock.try_acquire_owned_for(Duration::ZERO).unwrap().is_none());
             assert!(lock.acquire_with(&once).unwrap().is_none());
             assert!(lock.acquire_owned_with(&once).unwrap().is_none());
-            assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
+            assert!(once.with_lock(&lock, |_| panic!("the lock is not free")).unwrap().is_none());
             assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
             held.release();
-            assert!(lock.try_lock_for(Duration::ZERO).unwrap(), "one attempt gets what is free");
+            assert!(lock.try_lock_for(Duration::ZERO).unwrap(), "one attempt did not get a free lock");
             lock.unlock().unwrap();
             lock.acquire_with(&once).unwrap().unwrap().unlock().unwrap();
             lock.acquire_owned_with(&once).unwrap().unwrap().unlock().unwrap();

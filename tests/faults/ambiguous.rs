@@ -45,7 +45,7 @@ scenario!(a_try_is_sent_once_even_if_its_connection_breaks, |world| {
         let error = client.get_lock(&name).try_lock().unwrap_err();
         assert!(error.outcome_unknown(), "{how:?}: {error}");
         world.is_given_back(&name, L);
-        assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: sent again");
+        assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: the request was repeated");
     }
     let unhurried = world.builder().command_timeout(LONG).build().unwrap();
     unhurried.get_lock("plain").lock_with_lease(LEASE).unwrap();
@@ -87,14 +87,14 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
     // Both leases expire while the answer to the re-entry is delayed.
     let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
     fault.release();
-    assert!(is_had.recv_timeout(LONG).unwrap(), "the outer level does not know that it is lost");
+    assert!(is_had.recv_timeout(LONG).unwrap(), "the call did not notice that the outer level is lost");
     throughout(T, || {
         world.assert_held("nested", theirs.owner(), 1);
         theirs.check().is_ok()
     });
     theirs.unlock().unwrap();
     let (inner, owner, unlocked) = nested.outcome().0;
-    assert!(!inner.unwrap(), "it was told as had by {owner} while another had it");
+    assert!(!inner.unwrap(), "the call reported a grant to {owner} during another's hold");
     unlocked.unwrap();
     assert!(world.is_free("nested"));
 });
@@ -117,8 +117,8 @@ scenario!(a_reentry_granted_after_the_lease_is_undone, |world| {
     let_pass(L + SLACK, "until the window of the outer level has ended");
     fault.release();
     let (waited, count, lost) = nested.outcome().0;
-    assert!(waited < 5 * L, "it waited for what it had left behind itself: {waited:?}");
-    assert_eq!((count, lost), (1, true), "a new hold, and the old one is lost");
+    assert!(waited < 5 * L, "the thread waited for its own late grant: {waited:?}");
+    assert_eq!((count, lost), (1, true), "the call made a new hold, and the old one is lost");
     comes_within(now(), T, "the end of both", || world.is_free("longer"));
 });
 

@@ -252,7 +252,7 @@ scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
             assert!(eventually(LONG, || !world.is_free("redisson_lock_queue:{busy-fair}")));
             guest.shutdown().unwrap();
             assert!(waiting.outcome().0.is_err());
-            assert!(world.is_free("redisson_lock_queue:{busy-fair}"), "a place was left behind");
+            assert!(world.is_free("redisson_lock_queue:{busy-fair}"), "a queue place was left behind");
         }
     }
     let after = descriptors();
@@ -319,7 +319,7 @@ scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
         assert!(ran <= most, "{way}: {ran} scripts in {took:?}");
     }
     world.proxy.delay_replies(Duration::ZERO);
-    assert!(lock.try_lock_for_with_lease(LONG, LONG).unwrap(), "nothing of it is in the way");
+    assert!(lock.try_lock_for_with_lease(LONG, LONG).unwrap(), "a late grant was left behind");
     lock.unlock().unwrap();
 });
 

@@ -222,7 +222,7 @@ scenario!(a_failed_condition_wait_leaves_no_queue_place, |world| {
     let fault = world.proxy.each(releases("k"), Do::DropRequest(Then::Close));
     let begun = now();
     assert!(lock.condition("c").wait(&mut guard).is_err());
-    assert_eq!(guard.state(), HoldState::Lost, "the guard says what it has");
+    assert_eq!(guard.state(), HoldState::Lost, "the guard's state");
     within(begun, L + T, "giving up");
     fault.cancel();
     // A queue place that stayed would swallow notifications for six seconds.

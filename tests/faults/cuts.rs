@@ -37,7 +37,7 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
     }
     let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
-    assert!(lost <= L + SLACK + stalled_since(cut), "the loss was told after {lost:?}");
+    assert!(lost <= L + SLACK + stalled_since(cut), "the loss was reported after {lost:?}");
     assert!(kept.check().is_err());
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
     let theirs = other.get_lock("kept").acquire().unwrap();
@@ -66,7 +66,7 @@ scenario!(a_fair_wait_ends_in_time_on_a_silent_network, |world| {
     let begun = now();
     let waiting = call_on(client.get_fair_lock("queued"), move |lock| lock.try_lock_for(wait));
     let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
-    assert!(eventually(LONG, is_queued), "it does not stand in the queue");
+    assert!(eventually(LONG, is_queued), "the waiter is not in the queue");
     world.proxy.hold(Direction::ToServer, Which::All);
     fails(waiting.returns_within(begun, wait + timeout, "a timed wait"), ErrorKind::TimedOut);
     world.proxy.resume();

@@ -148,7 +148,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let looks = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
-    assert!((100..=128 * looks).contains(&(count as u128)), "{count} reads by at most {looks} looks");
+    assert!((100..=128 * looks).contains(&(count as u128)), "{count} reads by at most {looks} searches");
     assert!(text.contains("more than 64 clients"), "{text}");
     interrupt.interrupt();
     assert!(waiter.join());
@@ -184,7 +184,7 @@ scenario!(a_clients_deadlock_searches_send_under_fifty_requests_per_second, |wor
     let_pass(Duration::from_secs(4), "the looks are spread over the seconds");
     let (count, took) = (world.proxy.count(own) - before, begun.elapsed().as_secs_f64());
     assert!(count as f64 <= 50.0 * took, "{count} requests in {took} s");
-    assert!(count as f64 >= 10.0 * took, "{count} requests in {took} s: it goes on");
+    assert!(count as f64 >= 10.0 * took, "{count} requests in {took} s: too few");
     interrupt.interrupt();
     waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
     drop(held);

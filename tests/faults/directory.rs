@@ -23,7 +23,7 @@ scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| 
         let lock = client.get_lock(name);
         call(move || lock.acquire_owned().unwrap().unlock().unwrap())
     });
-    assert!(eventually(LONG, || world.proxy.count(writes) > 0), "it is written when something is held");
+    assert!(eventually(LONG, || world.proxy.count(writes) > 0), "no entry was written for a hold");
     assert!(eventually(LONG, || world.proxy.count(writes) >= 4));
     assert!(guards.iter().all(|guard| guard.check().is_ok()));
     let count = world.proxy.count(writes);
@@ -66,7 +66,7 @@ scenario!(an_unanswered_directory_write_loses_no_hold, |world| {
     let fault = world.proxy.each(writes, Do::HoldReply);
     let guard = client.get_lock("held").acquire().unwrap();
     throughout(3 * L, || guard.check().is_ok());
-    assert!(fault.hits() >= 2, "it is tried again: {}", fault.hits());
+    assert!(fault.hits() >= 2, "the entry was not tried again: {}", fault.hits());
     fault.cancel();
     fault.release();
     guard.unlock().unwrap();
@@ -94,7 +94,7 @@ test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::star
     run(&["ACL", "LOG", "RESET"]);
     // Several renewals pass, and each of them would have written an entry.
     throughout(RENEWED, || guard.check().is_ok());
-    assert!(!refused().contains(ENTRIES), "it was tried again");
+    assert!(!refused().contains(ENTRIES), "the refused entry was tried again");
     // A client that may not read entries either still gets the holders.
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
@@ -126,7 +126,7 @@ scenario!(lists_work_where_scripts_may_not_scan, |world| {
     let refused = world.proxy.each(sifts, Do::GarbleReply(refusal));
     let names: Vec<String> = client.list("listed:*").map(|lock| lock.unwrap().name).collect();
     assert_eq!(names, ["listed:1"]);
-    assert!(refused.hits() > 0, "it was asked by a script first");
+    assert!(refused.hits() > 0, "no script was refused first");
     assert!(world.proxy.count(|command| command.verb() == "SCAN") > 0);
     world.does(&["DEL", "listed:2"]);
     guard.unlock().unwrap();

@@ -47,7 +47,7 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
     let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
     leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
     let most = 20 * (live_bytes() - before);
-    assert!(most > 2 * LEFT, "only {most} bytes would be taken by all");
+    assert!(most > 2 * LEFT, "all of them would take only {most} bytes");
     leave_to_run_out(&client, some..last, ms(5_000));
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
@@ -74,7 +74,7 @@ fn rounds_of_expired_leases_leave_no_memory() {
                 }));
             }
             let most = live_bytes() - before;
-            assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+            assert!(most > 2 * LEFT, "only {most} bytes were allocated");
             clock.advance(ms(60_000));
             assert_given_back(before, LONG, "the leases");
         }
@@ -116,7 +116,7 @@ impl Blocked {
     fn block(&self) {
         let first = self.0.lock().take();
         if let Some(free) = first {
-            assert!(free.recv().is_err(), "it is let go by the sender's end");
+            assert!(free.recv().is_err(), "the channel ends with its sender");
         }
     }
 }
@@ -138,7 +138,7 @@ scenario!(an_outage_leaves_no_memory_allocated, |world| {
     let guards: Vec<OwnedGuard> =
         (0..CROWD).map(|n| client.get_lock(format!("held-{n}")).acquire_owned().unwrap()).collect();
     let most = live_bytes() - before;
-    assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+    assert!(most > 2 * LEFT, "only {most} bytes were allocated");
     world.server.stop();
     // All renewals fail, and the callback of the first loss blocks the reports of the others.
     assert!(eventually(lease + LONG, || guards.iter().all(|guard| guard.check().is_err())));

@@ -136,7 +136,7 @@ scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     // The lease expires, and a waiter polls within 200 ms of that.
     drop(waiter.returns_within(cut, KEPT + ms(200), "taking it").unwrap());
     world.proxy.resume();
-    assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
+    assert!(!lock.try_lock_for(P).unwrap(), "the lock belongs to the other client");
     other.get_lock("stock").force_unlock().unwrap();
 });
 
@@ -147,7 +147,7 @@ scenario!(a_cached_lock_stays_cached_across_new_handles, |world| {
         cycle();
         !world.is_free("stock")
     };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
+    assert!(eventually(LONG, is_kept), "the lock was never cached");
     let (begun, asked) = (now(), world.scripts_run());
     (0..1000).for_each(|_| cycle());
     let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
@@ -172,9 +172,9 @@ scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
         });
         // The recall arrives over another connection than the answer to the forced release, perhaps later.
         let is_asked_for = || !lock.try_lock().unwrap() || lock.unlock().is_err();
-        assert!(eventually(LONG, is_asked_for), "two have it");
+        assert!(eventually(LONG, is_asked_for), "no loss was noticed while two clients held the lock");
         let took = begun.elapsed();
-        assert!(took <= ms(50) + SLACK + stalled_since(begun), "two had it for {took:?}");
+        assert!(took <= ms(50) + SLACK + stalled_since(begun), "two clients held the lock for {took:?}");
         theirs.force_unlock().unwrap();
     }
 });
@@ -191,7 +191,7 @@ scenario!(an_unlocked_guard_stays_lost_when_its_lock_is_reacquired, |world| {
         assert!(is_again || lock.try_lock().unwrap());
     }
     drop(guard);
-    assert!(lock.is_held_by_current_thread().unwrap(), "the guard ends its own level alone");
+    assert!(lock.is_held_by_current_thread().unwrap(), "the guard ended other levels too");
     lock.unlock().unwrap();
 });
 
@@ -216,7 +216,7 @@ scenario!(a_conditions_wait_frees_a_cached_lock, |world| {
             }
             false
         };
-        assert!(eventually(LONG, notify), "whoever tries never has it");
+        assert!(eventually(LONG, notify), "the trying client never gets the lock");
         waiter.join().unwrap();
     }
 });
@@ -254,8 +254,8 @@ scenario!(a_deleted_cached_lock_is_requested_again, |world| {
         lost += u64::from(lock.unlock().is_err_and(|error| error.not_held().is_some()));
         !world.is_free("stock")
     };
-    assert!(eventually(LONG, is_kept), "it is not asked for");
-    assert_eq!(client.stats().lost_gone, lost, "what nobody used is lost in silence");
+    assert!(eventually(LONG, is_kept), "the lock was not cached");
+    assert_eq!(client.stats().lost_gone, lost, "the loss of an unused hold was counted");
 });
 
 scenario!(only_a_hold_without_an_explicit_lease_is_cached, |world| {
@@ -272,7 +272,7 @@ scenario!(only_a_hold_without_an_explicit_lease_is_cached, |world| {
     assert!(world.ttl("stock") > least);
     inner.unlock().unwrap();
     lock.unlock().unwrap();
-    assert!(world.is_free("stock"), "for half a minute nobody could have it if this client died");
+    assert!(world.is_free("stock"), "a hold with a long explicit lease was cached");
 });
 
 scenario!(a_fenced_lock_gets_a_token_despite_caching, |world| {

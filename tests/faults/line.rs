@@ -38,7 +38,7 @@ fn await_queued(world: &World, name: &str, count: usize) {
         queued_clients(world, name) == count
             && listening_clients(name, "NUMSUB", |command| world.run(command)) >= count
     };
-    assert!(eventually(LONG, stand), "{} stand in line", queued_clients(world, name));
+    assert!(eventually(LONG, stand), "{} wait in the queue", queued_clients(world, name));
 }
 
 scenario!(a_waiting_clients_queue_place_records_its_round_trip, |world| {
@@ -132,7 +132,7 @@ scenario!(a_client_unsubscribes_although_its_queue_removal_was_lost, |world| {
     assert!(leaving.outcome().0);
     fault.wait_for(1, LONG);
     let listeners = || listening_clients("lost", "NUMSUB", |command| world.run(command));
-    assert!(eventually(LONG, || listeners() == 0), "it listens still");
+    assert!(eventually(LONG, || listeners() == 0), "the client still listens");
     assert_eq!(queued_clients(world, "lost"), 1);
     held.unlock().unwrap();
     assert_eq!(queued_clients(world, "lost"), 0);
@@ -233,7 +233,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
         let waiting: Vec<_> = waiters.iter().map(|waiter| call(turn(waiter.get_lock(&name)))).collect();
         await_queued(world, &name, waiting.len());
         if round % 2 == 0 {
-            assert!(eventually(LONG, || listeners() == 1), "{} listen", listeners());
+            assert!(eventually(LONG, || listeners() == 1), "{} clients listen", listeners());
         }
         let forced = now();
         let removed: i64 = world.server.admin().del(&name).unwrap();
@@ -241,7 +241,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
         world.does(&["PUBLISH", &channel(&name), "0"]);
         let had = waiting.into_iter().map(|waiting| waiting.outcome().0).min().unwrap();
         took.push(had.saturating_duration_since(forced).saturating_sub(stalled_since(forced)));
-        assert!(eventually(LONG, || listeners() == 0), "one that has had its turn listens still");
+        assert!(eventually(LONG, || listeners() == 0), "a client that was served still listens");
         drop(held);
     }
     took.sort_unstable();
@@ -288,7 +288,7 @@ fn a_waiter_without_rights_to_the_queue_is_woken() {
                 let held = holder.get_lock("rights").acquire().unwrap();
                 let waiting = call(turn(limited.get_lock("rights")));
                 let listens = || listeners(world, "rights") == 1;
-                assert!(eventually(LONG, listens), "it does not listen to releases");
+                assert!(eventually(LONG, listens), "the waiter does not listen to releases");
                 let released = now();
                 held.unlock().unwrap();
                 waiting.outcome();
@@ -303,7 +303,7 @@ scenario!(a_waiter_that_came_while_memory_was_full_is_woken, |world| {
     let held = holder.get_lock("full").acquire().unwrap();
     world.does(&["CONFIG", "SET", "maxmemory", "1"]);
     let waiting = call(turn(waiter.get_lock("full")));
-    assert!(eventually(LONG, || listeners(world, "full") == 1), "it does not listen to releases");
+    assert!(eventually(LONG, || listeners(world, "full") == 1), "the waiter does not listen to releases");
     world.does(&["CONFIG", "SET", "maxmemory", "0"]);
     let released = now();
     held.unlock().unwrap();

@@ -45,7 +45,7 @@ fn await_queued(world: &World, round: usize, count: usize) {
             queued_clients(world, &name) == count
                 && listening_clients(&name, "NUMSUB", |command| world.run(command)) == count
         };
-        assert!(eventually(LONG, stand), "{count} stand in the line of {name}");
+        assert!(eventually(LONG, stand), "{count} wait in the queue of {name}");
     }
 }
 
@@ -157,7 +157,7 @@ fn killed_waiters_delay_nobody_and_are_forgotten() {
             let dozen = reexecuted(&test_name(), &[(DOZEN, &format!("{} {name}", world.server.url()))]);
             assert!(
                 eventually(LONG, || queued_clients(world, &name) == 12),
-                "{} stand",
+                "{} clients wait",
                 queued_clients(world, &name)
             );
             let waiting = call(turn(waiter.get_lock(&name)));
@@ -168,7 +168,7 @@ fn killed_waiters_delay_nobody_and_are_forgotten() {
                 let begun = now();
                 assert!(
                     eventually(LONG, || queued_clients(world, &name) == 1),
-                    "{} stand",
+                    "{} clients wait",
                     queued_clients(world, &name)
                 );
                 shout(&format!("MEASURED a dozen dead are forgotten after {:?}", begun.elapsed()));

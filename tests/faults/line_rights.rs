@@ -60,7 +60,7 @@ fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilde
             assert_eq!(&owner[14..15], "4", "{way}: {owner} of {}", holder.id());
             let waiting = call(turn(waiter.get_lock(NAME)));
             let listens = || queued_clients(world, NAME) == 1 && listeners(world, NAME) == 1;
-            assert!(eventually(LONG, listens), "{way}: it does not listen to releases");
+            assert!(eventually(LONG, listens), "{way}: the waiter does not listen to releases");
             let released = now();
             release();
             waiting.outcome();
@@ -111,7 +111,7 @@ fn a_redis_user_that_may_not_run_time_can_wait() {
             let held = holder.get_lock(NAME).acquire().unwrap();
             let waiting = call(turn(waiter.get_lock(NAME)));
             let listens = || listening_clients(NAME, "NUMSUB", |command| world.run(command)) == 1;
-            assert!(eventually(LONG, listens), "it does not listen to releases");
+            assert!(eventually(LONG, listens), "the waiter does not listen to releases");
             let released = now();
             held.unlock().unwrap();
             waiting.outcome();

@@ -159,9 +159,9 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
     let waiting = call(move || (lost.recv_timeout(Duration::from_secs(20)), now()));
     let ((loss, told), _): ((_, Instant), _) = waiting.outcome();
     assert_eq!(loss.unwrap().reason, LossReason::Expired);
-    assert!(told.duration_since(asked) >= lease - lease / 100, "told before its time");
+    assert!(told.duration_since(asked) >= lease - lease / 100, "the loss was reported too early");
     let late = told.duration_since(had).saturating_sub(lease - lease / 100);
-    assert!(late <= SOON + stalled_since(had), "told {late:?} after the end");
+    assert!(late <= SOON + stalled_since(had), "the loss was reported {late:?} after the end");
     drop(guard);
 }
 
@@ -239,7 +239,7 @@ scenario!(a_waiter_gives_up_without_waiting_for_the_store, |world| {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
     held.unlock().unwrap();
     let guard = fair.acquire().unwrap();
-    assert_eq!(guard.owner(), number, "nothing is in doubt");
+    assert_eq!(guard.owner(), number, "no request is in doubt");
     guard.unlock().unwrap();
     client.shutdown().unwrap();
 });
@@ -256,7 +256,7 @@ scenario!(a_lost_request_to_leave_the_queue_is_repeated, |world| {
     lost.wait_for(1, LONG);
     // Without the repetition the queue place would last six seconds.
     comes_true_within(ms(3_000), || other.inspect("fair").unwrap().waiting == 0);
-    assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
+    assert!(eventually(LONG, || client.current_owner() != number), "the number is still in use");
     held.unlock().unwrap();
     fair.acquire().unwrap().unlock().unwrap();
     client.shutdown().unwrap();

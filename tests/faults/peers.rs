@@ -8,7 +8,7 @@ const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
 #[track_caller]
 fn await_listener(world: &World, channel: &str) {
     let listened = || !world.run::<Vec<String>>(&["PUBSUB", "CHANNELS", &format!("{channel}*")]).is_empty();
-    assert!(eventually(LONG, listened), "nobody listens to {channel}");
+    assert!(eventually(LONG, listened), "no waiter listens to {channel}");
 }
 
 // A Java thread that was interrupted stays in the queue, so the lock is free but closed to those behind it.

@@ -162,7 +162,7 @@ scenario!(a_shutdown_awaits_pending_requests_and_releases_their_locks, |world| {
             let waiter = (way == "pass on").then(|| {
                 let lock = lock.clone();
                 let waiter = call(move || lock.lock());
-                assert!(eventually(LONG, || client.stats().waiters == 1), "it does not wait");
+                assert!(eventually(LONG, || client.stats().waiters == 1), "the other thread does not wait");
                 waiter
             });
             fault = world.proxy.next(about(way), Do::HoldReply);
@@ -180,7 +180,7 @@ scenario!(a_shutdown_awaits_pending_requests_and_releases_their_locks, |world| {
         let ending = call_on(client.clone(), move |client| client.shutdown());
         // This call needs no server, so it can show whether the shutdown has begun.
         let no_lease = || client.get_lock("other").try_lock_for_with_lease(ms(0), ms(0)).unwrap_err().kind();
-        assert!(eventually(LONG, || no_lease() == ErrorKind::ShutDown), "{way}: it does not end");
+        assert!(eventually(LONG, || no_lease() == ErrorKind::ShutDown), "{way}: the shutdown has not begun");
         fault.release();
         ending.outcome().0.unwrap();
         assert_eq!(world.lock_keys(), Vec::<String>::new(), "{way}");

@@ -113,7 +113,7 @@ scenario!(flushed_scripts_cause_no_error, |world| {
     let mut flushed = 0;
     let enough = || done.load(Ordering::Relaxed) >= 7000;
     assert!(eventually(LONG_RUN, || {
-        let_pass(ms(20), "between two flushes");
+        let_pass(ms(20), "the pause between two flushes");
         world.does(&["SCRIPT", "FLUSH"]);
         flushed += 1;
         enough() && flushed >= 30
@@ -240,16 +240,16 @@ fn calls_wait_for_a_server_that_loads_its_data() {
             let info: String = world.run(&["INFO", "persistence"]);
             info.contains("\r\nloading:1\r\n")
         };
-        assert!(is_loading(), "the server has loaded already");
+        assert!(is_loading(), "the server is loading");
         let error = client.get_lock("loaded").try_lock().unwrap_err();
         let refused = unhurried(world.builder()).build().unwrap_err();
-        assert!(is_loading(), "the server had loaded by then");
+        assert!(is_loading(), "the server has finished loading");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable(), "{error}");
         assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
         let (asked, waiting) = (world.proxy.count(about("loaded")), client.get_lock("loaded"));
         let waiter = call(move || waiting.acquire_owned().unwrap());
-        assert!(eventually(LONG, || world.proxy.count(about("loaded")) > asked + 1), "it does not ask again");
+        assert!(eventually(LONG, || world.proxy.count(about("loaded")) > asked + 1), "the waiter does not retry");
         assert!(is_loading() && !waiter.is_over());
         world.does(&["CONFIG", "SET", "key-load-delay", "0"]);
         let (guard, _) = waiter.outcome();
@@ -307,13 +307,13 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
     for (kind, take) in kinds.into_iter().take(count) {
         let settled = || seen.count(|event| matches!(event, Event::Acquired(_))) == released() + failed();
         drop(take()); // tells the client that the server has the script
-        assert!(eventually(LONG, settled), "{kind}: no release was told");
+        assert!(eventually(LONG, settled), "{kind}: no release was reported");
         let guard = take();
         forget(world, &client);
         drop(guard);
         // The thread's next hold begins after the dropped guard's release, and must stay.
         drop(take());
-        assert!(eventually(LONG, settled), "{kind}: no release was told");
+        assert!(eventually(LONG, settled), "{kind}: no release was reported");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
     }
     assert_eq!((failed(), client.stats().releases_failed), (0, 0), "{:?}", seen.events());

@@ -33,7 +33,7 @@ impl Said {
     fn assert_silent(&self) {
         for part in [PASSWORD, "S3CR3T", "hunter2"] {
             let line = self.0.lines().find(|line| line.contains(part));
-            assert_eq!(line, None, "the password shows");
+            assert_eq!(line, None, "the password is visible");
         }
         assert!(self.0.lines().count() > 3, "nothing was said at all: {:?}", self.0);
     }
@@ -81,7 +81,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
                     said.outcome(&outcome);
                     fault.hits() > 0
                 });
-                assert!(bitten, "{how:?} met nobody");
+                assert!(bitten, "{how:?} affected no request");
                 let well = || {
                     client
                         .get_lock("other")
@@ -89,7 +89,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
                         .and_then(|_| client.get_lock("other").unlock())
                         .is_ok()
                 };
-                assert!(eventually(LONG, well), "it does not recover from {how:?}");
+                assert!(eventually(LONG, well), "the client does not recover from {how:?}");
             }
             world.is_given_back("other", 2 * L);
         }

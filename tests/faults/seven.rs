@@ -76,7 +76,7 @@ scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
         // Late results of the first request must not change the hold either.
         throughout(3 * T, || world.fields(lock.name()) == held);
         lock.unlock().unwrap();
-        assert!(world.is_free(lock.name()), "{what}: one unlock frees what one lock took");
+        assert!(world.is_free(lock.name()), "{what}: one unlock did not free the lock");
     }
 });
 

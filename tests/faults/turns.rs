@@ -60,7 +60,7 @@ fn contend(cycle: fn(&RedisLock, &dyn Fn()), locks: &[RedisLock], is_over: impl 
         }
         is_over()
     });
-    assert_eq!(twice.load(Ordering::SeqCst), 0, "held twice");
+    assert_eq!(twice.load(Ordering::SeqCst), 0, "two threads held the lock");
     is_over
 }
 
@@ -204,7 +204,7 @@ fn a_process_exit_frees_cached_locks() {
                 is_well
             });
             let took = exited.elapsed();
-            assert!(took <= ms(2_000) + slack_since(exited), "it was left for {took:?}");
+            assert!(took <= ms(2_000) + slack_since(exited), "the lock was held for {took:?} after the exit");
         }
         for (how, names) in [("keep", &["stock"][..]), ("main", &["stock", "orders", "own"])] {
             for _ in 0..3 {

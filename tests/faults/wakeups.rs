@@ -228,11 +228,11 @@ scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
         let guard = client.get_lock("free").acquire().unwrap();
         guard.unlock().unwrap();
         within(begun, AT_ONCE, "a free lock");
-        assert!(!in_time(AT_ONCE, "one look at a busy lock", || client
+        assert!(!in_time(AT_ONCE, "the try on a busy lock", || client
             .get_lock("busy")
             .try_lock_for(ms(1))
             .unwrap()));
-        assert!(cycles < 10_000, "they do not ask");
+        assert!(cycles < 10_000, "the waiters do not ask");
     }
     world.proxy.resume();
     drop((held, awaited));
@@ -275,5 +275,5 @@ scenario!(forty_clients_waiting_for_permits_send_few_failing_requests, |world| {
     println!("MEASURED {in_vain:.1} attempts in vain for each permit");
     // Each client needs one attempt in vain, by which it joins the queue. If each release woke all clients,
     // there would be about 39.
-    assert!(in_vain < 4.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
+    assert!(in_vain < 4.0, "{in_vain} failed attempts for each permit, of {CLIENTS} waiters");
 });

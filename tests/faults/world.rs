@@ -265,14 +265,14 @@ impl World {
             left = found.into_iter().map(str::to_owned).collect();
             left.is_empty()
         });
-        assert!(given_back, "not given back: {left:?}");
+        assert!(given_back, "not released: {left:?}");
         within(begun, promised, "giving it back");
     }
 
     #[track_caller]
     pub(crate) fn await_subscription(&self, name: &str) {
         let subscribed = || listening_clients(name, "NUMSUB", |command| self.run(command)) > 0;
-        assert!(eventually(LONG, subscribed), "nobody listens for {name}");
+        assert!(eventually(LONG, subscribed), "no client listens for {name}");
     }
 
     pub(crate) fn scripts_run(&self) -> u64 {

@@ -138,7 +138,7 @@ impl Trouble {
     fn go(mut self, store: &str) -> String {
         (0..WORKERS).for_each(|_| self.start_worker());
         let folder = self.orders.folder.clone();
-        assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "nobody works");
+        assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "no worker works");
         let (begun, mut struck) = (now(), 0);
         // A long run goes on until it has killed waiters; on a busy machine, it kills clients that connect.
         let lacks = |all: &Self| run() >= ROUGH && !all.strikes.contains_key(KILLED_WAITERS);
@@ -223,7 +223,7 @@ impl Trouble {
         let orders = serde_json::to_string(&self.orders).unwrap();
         let crowd = reexecuted(&test_name(), &[(ORDERS, &orders), (CROWD, "yes")]);
         let wait = eventually(LONG, || crowd.output().contains(WAITING));
-        assert!(!crowd.output().contains("panicked"), "they failed: {}", crowd.output());
+        assert!(!crowd.output().contains("panicked"), "waiters failed: {}", crowd.output());
         let_pass(ms(50), "while they join");
         drop(crowd); // kills the process
         Some(if wait { KILLED_WAITERS } else { "a dozen clients killed while they connected" })
@@ -260,13 +260,13 @@ impl Trouble {
                 "{verdict:?}, but ours: {found:#?}"
             );
         }
-        assert!(found.is_empty(), "both refuse, if both judged: {found:#?} in {}", file.display());
+        assert!(found.is_empty(), "the checkers refuse: {found:#?} in {}", file.display());
         let of = |f| operations.iter().filter(|operation| operation.f == f).count();
         let grants = of(Doing::Acquire);
         let steps = of(Doing::CountDown) + of(Doing::Count);
         assert!(grants as u64 >= 5 * run().as_secs(), "only {grants} grants");
         let met = self.strikes.len() >= 3 && !self.killed.is_empty();
-        assert!(met, "the trouble met nobody: {:?}", self.strikes);
+        assert!(met, "the faults affected no process: {:?}", self.strikes);
         let faults: usize = self.strikes.values().sum();
         let locks = operations.iter().map(|operation| &operation.lock).collect::<BTreeSet<_>>().len();
         let by = if judged.is_some() { "both" } else { "ours alone" };

@@ -292,7 +292,7 @@ impl Leaders {
             // A stall of the machine delays renewals and may lose a hold.
             let is_excused = stalled_since(self.watched) > LEADS / 4;
             assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
-            assert!(given_back || is_excused, "a server was not given {} back", hold.name());
+            assert!(given_back || is_excused, "a server did not get {} back", hold.name());
             if hold.check().is_err() {
                 *hold = self.client.get_lock(hold.name()).acquire_owned().unwrap();
             }

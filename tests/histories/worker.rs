@@ -109,7 +109,7 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
             }
         };
         if let (Some(observer), Ok(client)) = (&calls_back, &built) {
-            observer.client.set(client.clone()).expect("it is set once");
+            observer.client.set(client.clone()).expect("the client is set once");
         }
         client = built.map_err(|error| texts(&error));
         client.is_ok()
@@ -148,7 +148,7 @@ impl Observer for CallsBack {
                     || error.is_retryable()
                     || error.is_lost()
                     || error.outcome_unknown();
-                assert!(may_be, "called back: {}", texts(&error));
+                assert!(may_be, "the observer's call: {}", texts(&error));
             }
         }
     }

@@ -86,7 +86,7 @@ impl Agent {
     }
 
     fn program(&self) -> &Program {
-        self.program.as_ref().expect("it is not dropped yet")
+        self.program.as_ref().expect("the agent is not dropped yet")
     }
 }
 

@@ -109,7 +109,7 @@ impl Sides {
         for got in got {
             assert_eq!(got.result, Ok(String::new()));
             let took = own_time_between(begun, got.ended);
-            assert!(took < LEASE / 2, "Java was not told: {took:?}");
+            assert!(took < LEASE / 2, "Java was not notified: {took:?}");
         }
     }
 

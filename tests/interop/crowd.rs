@@ -200,7 +200,7 @@ fn crowd_of(
             return had;
         }
     }
-    panic!("each try was too short to say anything");
+    panic!("each round had too few grants");
 }
 
 fn counts(had: &[Had]) -> BTreeMap<&str, usize> {
@@ -342,7 +342,7 @@ fn take_turns(url: &str, list: &str) {
         loop {
             let order: Option<(String, String)> =
                 redis::cmd("BLPOP").arg(list).arg(LAST.as_secs()).query(&mut orders).unwrap();
-            let (_, order) = order.expect("there is something to do, or it is told to end");
+            let (_, order) = order.expect("the list has an order");
             let words: Vec<&str> = order.split('\t').collect();
             let [lock, served, turn] = words[..] else { return };
             let (lock, served, turn) = (client.get_fair_lock(lock), served.to_owned(), turn.to_owned());

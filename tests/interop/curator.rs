@@ -57,7 +57,7 @@ test_on!(curator_and_rust_exclude_each_other, alone(), ZooKeeper::start(CALM), |
     let told = lock.unlock().unwrap_err();
     assert!(matches!(told.not_held(), Some(NotHeld::HeldBy(by)) if by.contains('.')), "{told}");
     java.get("one", "unlock", &[path]);
-    assert!(!lock.try_lock().unwrap(), "it is held once more");
+    assert!(!lock.try_lock().unwrap(), "the lock is held once more");
     java.get("one", "unlock", &[path]);
 
     lock.lock().unwrap();

@@ -79,14 +79,14 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {
             let time: f64 = admin.zscore(TIMES, id).unwrap();
             let left = time as i64 - ahead * wait_ms - server_ms(&mut admin);
-            assert!(left <= most, "{wait:?}: the one behind {ahead} would last for {left} ms");
+            assert!(left <= most, "{wait:?}: the place behind {ahead} would last for {left} ms");
         }
         let freed = monotonic();
         guard.unlock().unwrap();
         let three = java_takes_turn(&java, "three");
         let first = one.wait_for(LONG);
         let waited = own_time_between(freed, first.ended);
-        assert!(waited < HEAD_DELAYS, "{wait:?}: one at the head held Java up for {waited:?}");
+        assert!(waited < HEAD_DELAYS, "{wait:?}: a dead waiter at the head delayed Java by {waited:?}");
         for turn in [first, two.wait_for(LONG), three.wait_for(LONG)] {
             turn.expect_ok();
         }

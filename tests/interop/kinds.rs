@@ -268,7 +268,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
         let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
         eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
-        assert!(worst < TOLD, "{last}: not all were told: {worst:?}");
+        assert!(worst < TOLD, "{last}: not all were notified: {worst:?}");
     }
 });
 
@@ -351,7 +351,7 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(
         permits.remaining_lease(theirs[0]).unwrap(),
         Some(Duration::MAX),
-        "Java's have none of themselves"
+        "Java's permits have no lease of their own"
     );
     let left: u64 = java.get("main", "permits-lease", &["permits", &ids[0]]).parse().unwrap();
     assert!(left > 200_000 && left <= 300_000, "{left}");
@@ -410,7 +410,7 @@ test_on!(java_may_lock_during_a_conditions_wait, java::set_up(LONG), |(_alone, s
     assert!(waiter.is_open());
     java.get("clerk", "unlock", &["shop"]);
     notifying.join();
-    assert_eq!(waiter.join(), 2, "as often as before");
+    assert_eq!(waiter.join(), 2, "the hold count differs from before");
     assert!(java.is("clerk", "try", &["shop"]));
     java.get("clerk", "unlock", &["shop"]);
 });

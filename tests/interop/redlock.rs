@@ -61,7 +61,7 @@ test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server()
     let owner = BTreeMap::from([(guard.owner().to_string(), 1)]);
     assert!(servers.iter().all(|server| fields(server, "both") == owner));
     assert!(!java_takes("900"));
-    assert!(servers.iter().all(|server| fields(server, "both") == owner), "its try left nothing");
+    assert!(servers.iter().all(|server| fields(server, "both") == owner), "Java's failed try left an entry");
     guard.unlock().unwrap();
     assert!(java_takes(ENOUGH));
     java.get("t", "redlock-unlock", &[MEMBERS, "both"]);

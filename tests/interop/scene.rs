@@ -55,7 +55,7 @@ pub(crate) fn listeners(admin: &mut Connection, channel: &str) -> usize {
 
 /// The time between two readings. Panics if they are in the wrong order.
 pub(crate) fn between(earlier: u64, later: u64) -> Duration {
-    Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
+    Duration::from_nanos(later.checked_sub(earlier).expect("the effect came before its cause"))
 }
 
 /// As [`between`], without the time for which a busy machine kept the processes from running.

@@ -32,7 +32,7 @@ fn rust_waits(rust: &LockClient, name: &str, (before, waits): Sees<'_>) -> Call<
     let before = before();
     let waiter = turn(&rust.get_lock(name));
     waits(name, before);
-    assert!(waiter.is_open(), "two have it");
+    assert!(waiter.is_open(), "two threads hold the lock");
     waiter
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn our_unlock_wakes_java(java: &Peer, rust: &LockClient, sees: Sees<'
         let before = sees.0();
         let waiter = java.ask("waiter", "lock", &[name]);
         sees.1(name, before);
-        assert!(waiter.is_open(), "Java has what Rust holds");
+        assert!(waiter.is_open(), "Java got a lock that Rust holds");
         let begun = monotonic();
         lock.unlock().unwrap();
         let got = waiter.wait();
@@ -104,7 +104,7 @@ fn a_writers_unlock_wakes_java_readers_about_to_sleep() {
         // The waiter tries, subscribes, tries again, and then sleeps.
         let asked = now();
         while scripts_run(&mut admin) < before + 2 {
-            assert!(asked.elapsed() < LONG, "it does not ask");
+            assert!(asked.elapsed() < LONG, "the waiter does not ask");
             std::thread::yield_now();
         }
         let begun = monotonic();

@@ -212,7 +212,7 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
             let is_token = token.is_some_and(|token| token.to_string().as_bytes() == value);
             if is_token { "TOKEN".to_owned() } else { value.escape_ascii().to_string() }
         }
-        other => panic!("neither side has use for a {other}"),
+        other => panic!("neither side uses a {other}"),
     };
     let lifetime = match admin.pttl(name).unwrap() {
         -1 => "for ever".to_owned(),
@@ -226,7 +226,7 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
 /// Whether the field is the owner of this side, in Redisson's form: a UUID in lower case and a number.
 fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let owner = side.owner();
-    let (id, number) = owner.split_once(':').expect("an owner is id:number");
+    let (id, number) = owner.split_once(':').expect("an owner is an id, a colon and a number");
     let uuid = uuid::Uuid::parse_str(id).expect("the id is a UUID");
     assert_eq!(id, uuid.hyphenated().to_string());
     // Java's ids have version 4. Version 8 says that a release of this client notifies the wait queue.

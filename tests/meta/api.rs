@@ -52,7 +52,7 @@ fn clients_and_locks_are_shareable_and_small() {
     each!((shared_by_threads, cloned): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore,
         ExpirableSemaphore, CountDownLatch, Interrupt, MemoryStore, ManualClock, Ring, RingNode);
     shared_by_threads::<ClientBuilder>();
-    assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
+    assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone only raises a count");
 }
 
 /// A builder contains closures of the program, so it may not be used after a caught panic.

@@ -52,11 +52,11 @@ test_on!(the_demos_leasehold_rows_show_no_violation, RedisServer::start_default(
     assert!(wrong(lua, "stopped").0 > 0, "nothing came late after a stop: {lua}");
     assert_eq!(wrong(plain, "slow"), (0, 0), "{plain}");
     assert_eq!(wrong(plain, "killed"), (0, 0), "{plain}");
-    assert_eq!(wrong(plain, "stopped"), (1, 1), "the stopped holder's write, and no other: {plain}");
+    assert_eq!(wrong(plain, "stopped"), (1, 1), "only the stopped holder's write is late: {plain}");
     for trouble in TROUBLES {
         assert_eq!(wrong(fenced, trouble), (0, 0), "{fenced}");
     }
-    assert_eq!(fenced["refused"], 1, "the stopped holder's write: {fenced}");
+    assert_eq!(fenced["refused"], 1, "the stopped holder's write is refused: {fenced}");
     assert!(success, "the demo failed though leasehold's rows are as promised");
     assert_eq!(keys(&server), 0, "the demo left keys behind");
 });
@@ -132,7 +132,7 @@ exec "$real" "$@""#;
     let (_, said, status) = demo.end();
     let pid = std::fs::read_to_string(others.join("pid")).expect(&said);
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
-    assert!(kill_process(pid, Signal::KILL).is_ok(), "the demo ended the server of another: {said}");
+    assert!(kill_process(pid, Signal::KILL).is_ok(), "the demo ended a server that it did not start: {said}");
     assert_eq!((said.as_str(), status.success()), ("stock: interrupted\n", false));
 });
 

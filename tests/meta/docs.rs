@@ -356,8 +356,8 @@ fn every_guarantee_has_evidence() {
 fn the_guarantees_summary_names_every_promise_once() {
     let page = read("docs/guarantees.md");
     let screen = page.split("\n## ").next().unwrap();
-    assert!(screen.lines().count() < 50, "that is more than a screen");
-    assert!(page.lines().count() <= 300, "a page of promises is read as a whole");
+    assert!(screen.lines().count() < 50, "the first part is longer than a screen");
+    assert!(page.lines().count() <= 300, "the page is longer than 300 lines");
     for number in 1..=12 {
         let heading = page.lines().find(|line| line.starts_with(&format!("### P{number} "))).unwrap();
         let link = format!("[P{number}](#{})", anchor(heading.trim_start_matches("### ")));
@@ -397,7 +397,7 @@ fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
         .map(|line| line.trim().trim_end_matches(','))
         .filter(|kind| !["Interrupted", "Protocol", "Refused"].contains(kind))
     {
-        assert!(first.contains(&format!("`{kind}`")), "{kind} is no symptom");
+        assert!(first.contains(&format!("`{kind}`")), "{kind} is no row's symptom");
     }
 }
 

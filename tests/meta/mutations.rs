@@ -140,5 +140,5 @@ fn each_test_filter_of_gate_and_mutations_matches_a_test() {
             filters.filter(|filter| !has(sources, filter)).map(|filter| format!("{program} {filter}")),
         );
     }
-    assert_eq!(stale, BTreeSet::new(), "no test of the program begins so");
+    assert_eq!(stale, BTreeSet::new(), "no test of the program begins like this");
 }

@@ -184,13 +184,13 @@ fn grafana_loads_the_dashboard() {
     let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
     for panel in list(&dashboard["panels"]) {
         let title = text(&panel["title"]);
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: two have its id");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: two panels have its id");
         assert!(matches!(panel["type"].as_str(), Some("timeseries" | "stat")), "{title}");
         let [x, y, w, h] = ["x", "y", "w", "h"].map(|field| panel["gridPos"][field].as_u64().unwrap());
         assert!(w > 0 && h > 0 && x + w <= 24, "{title}: outside of the 24 columns");
         for row in y..y + h {
             for column in x..x + w {
-                assert!(places.insert((row, column)), "{title}: over another");
+                assert!(places.insert((row, column)), "{title}: the panel covers another");
             }
         }
         assert_eq!(panel["datasource"], serde_json::json!({"type": "prometheus", "uid": "${source}"}));

@@ -22,7 +22,7 @@ test_on!(each_printed_command_gets_its_printed_answer, RedisServer::start_defaul
                 pass(Duration::from_secs_f64(seconds.parse().unwrap()));
                 continue;
             }
-            let (who, command) = said(line).unwrap_or_else(|| panic!("nobody says {line:?}"));
+            let (who, command) = said(line).unwrap_or_else(|| panic!("no user sends {line:?}"));
             let mut printed = Vec::new();
             while lines.peek().is_some_and(|next| said(next).is_none() && !next.starts_with("$ ")) {
                 printed.extend(lines.next());
@@ -251,7 +251,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             one.inspect("app:n")?;
             one.list("app:*").chain(other.list("app:*")).try_for_each(|lock| lock.map(drop))
         }
-        other => panic!("the page has a user {other}, for what?"),
+        other => panic!("the test does not know the page's user {other}"),
     }
 }
 
@@ -328,7 +328,7 @@ fn show(value: &Value) -> Vec<String> {
             let numbered = items.iter().enumerate();
             numbered.map(|(at, item)| format!("{}) {}", at + 1, show(item).join(" "))).collect()
         }
-        other => panic!("the road has no such answer: {other:?}"),
+        other => panic!("the page has no such answer: {other:?}"),
     }
 }
 

@@ -59,11 +59,11 @@ fn only_stalls_within_a_measured_span_count() {
     let lost =
         [(begun, ms(0)), (begun + ms(100), ms(7)), (begun + ms(250), ms(20)), (begun + ms(900), ms(90))];
     let between = |start, end| lost_between(&lost, begun + ms(start), begun + ms(end), ms(20));
-    assert_eq!(between(150, 230), ms(13), "seen after the end");
-    assert_eq!(between(150, 500), ms(13), "not what came later");
+    assert_eq!(between(150, 230), ms(13), "the stall was seen after the end");
+    assert_eq!(between(150, 500), ms(13), "a later stall was counted");
     assert_eq!((between(0, 50), between(300, 500), between(950, 990)), (ms(0), ms(0), ms(0)));
     assert_eq!(between(0, 1_000), ms(90));
-    assert!(stalled_between(begun, begun + ms(1)) <= ms(1), "never more than the span");
+    assert!(stalled_between(begun, begun + ms(1)) <= ms(1), "more than the span was counted");
 }
 
 #[test]
@@ -119,7 +119,7 @@ test_on!(an_unreleased_lock_is_found, RedisServer::start_default(), |server| {
     admin.pexpire::<_, ()>("kept", 10_000).unwrap();
     for _ in 0..2 {
         assert_eq!(not_given_back(&server, ["kept", "another"]), ["kept"]);
-        assert_eq!(admin.pttl::<_, i64>("kept").unwrap(), -1, "it does not end by itself");
+        assert_eq!(admin.pttl::<_, i64>("kept").unwrap(), -1, "the key has no expiry");
     }
     admin.hdel::<_, _, ()>("kept", "owner").unwrap();
     assert!(not_given_back(&server, ["kept", "another"]).is_empty());

@@ -105,7 +105,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     let mut all: Vec<Told> = Vec::new();
     let mut until = |event: &str| {
         while all.last().is_none_or(|last| last.event != event) {
-            all.push(receive(&told, LONG).unwrap_or_else(|_| panic!("{event} was not told")));
+            all.push(receive(&told, LONG).unwrap_or_else(|_| panic!("{event} was not reported")));
         }
     };
     let holds = |lock: &RedisLock| {
@@ -145,7 +145,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
     until("UnknownOutcome");
     store.heal();
-    assert!(lock.try_lock_for(LONG).unwrap(), "what the lost answer left is cleaned up");
+    assert!(lock.try_lock_for(LONG).unwrap(), "the late grant was not undone");
     until("Renewed");
     store.fail_client(&client, Fault::Refused).unwrap();
     until("RenewalFailed");
@@ -209,7 +209,7 @@ fn an_observer_may_drop_the_guard_that_is_reentered() {
     let outer = lock.acquire().unwrap();
     OUTER.replace(Some(outer));
     let inner = lock.acquire().unwrap();
-    assert!(OUTER.take().is_none(), "the observer dropped it");
+    assert!(OUTER.take().is_none(), "the observer dropped the guard");
     inner.check().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 1);
     assert!(!other.get_lock(NAME).try_lock().unwrap());
@@ -264,7 +264,7 @@ fn an_observer_may_drop_its_leader() {
     let events = leader.events().clone();
     *place.lock().unwrap() = Some(leader);
     go.send(()).unwrap();
-    receive(&dropped, LONG).expect("it waits for its own thread");
+    receive(&dropped, LONG).expect("the drop waited for its own thread");
     assert!(eventually(LONG, || events.recv_timeout(ms(1)).is_err_and(|error| error.is_disconnected())));
     let other = LockClient::in_memory_with(&store);
     assert!(other.get_fenced_lock("leader").try_lock_for(LONG).unwrap());

@@ -34,7 +34,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     let_pass(ms(1_500), "longer than the time between two checks");
     assert_eq!(fields(&mut admin, "plain"), [guard.owner().to_string()]);
     guard.unlock().unwrap();
-    assert_eq!(scripts_run(&mut admin) - before, 2, "the grant and the release");
+    assert_eq!(scripts_run(&mut admin) - before, 2, "not only the grant and the release");
     // A hold with a callback writes `leasehold:cached` once, subscribes once, and is checked each second.
     let before = scripts_run(&mut admin);
     let guard = client.get_lock("heard").acquire_owned().unwrap();
@@ -42,7 +42,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     let is_marked = || fields(&mut server.admin(), "heard").len() == 2;
     assert!(eventually(LONG, is_marked));
     assert_eq!(fields(&mut admin, "heard"), [guard.owner().to_string(), "leasehold:cached".to_owned()]);
-    assert_eq!(scripts_run(&mut admin) - before, 3, "the grant, the subscription and the mark");
+    assert_eq!(scripts_run(&mut admin) - before, 3, "not only the grant, the subscription and the mark");
     guard.unlock().unwrap();
 }
 
@@ -66,12 +66,12 @@ test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_d
         let builder = client.lock_builder(name);
         let lock = if name == "noted" { builder.max_hold(LONG).build() } else { builder.build() };
         marked(name, lock.acquire_owned().unwrap()).unlock().unwrap();
-        assert!(is_free(name), "by a release");
+        assert!(is_free(name), "a release left the mark");
         drop(marked(name, lock.acquire_owned().unwrap()));
-        assert!(eventually(LONG, || is_free(name)), "by a drop");
+        assert!(eventually(LONG, || is_free(name)), "a drop left the mark");
         let held = marked(name, lock.acquire_owned().unwrap());
         assert!(other.get_lock(name).force_unlock().unwrap());
-        assert!(is_free(name), "by force");
+        assert!(is_free(name), "force_unlock left the mark");
         drop(held);
         let held = marked(name, lock.acquire_owned().unwrap());
         let mine = lock.clone();
@@ -80,9 +80,9 @@ test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_d
         let (next, _) = next.returns_within(LONG);
         let mut expected = vec![next.owner().to_string()];
         expected.extend((name == "noted").then(|| "leasehold:about".to_owned()));
-        assert_eq!(fields(&mut server.admin(), name), expected, "by a hand-off");
+        assert_eq!(fields(&mut server.admin(), name), expected, "a hand-off left the mark");
         next.unlock().unwrap();
-        assert!(is_free(name), "by the next one's release");
+        assert!(is_free(name), "the next owner's release left the mark");
     }
     let held = marked("fair", client.get_fair_lock("fair").acquire_owned().unwrap());
     held.unlock().unwrap();
@@ -90,7 +90,7 @@ test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_d
     let short = AcquireOptions::new().lease(ms(900));
     let ends = client.get_lock("short").acquire_owned_with(&short).unwrap().unwrap();
     let ends = marked("short", ends);
-    assert!(eventually(LONG, || is_free("short")), "by its end");
+    assert!(eventually(LONG, || is_free("short")), "the end of the lease left the mark");
     drop(ends);
 });
 
@@ -102,14 +102,14 @@ test_on!(on_contended_is_called_for_redissons_waiters, RedisServer::start_defaul
     let fair = client.get_fair_lock("fair").acquire_owned().unwrap();
     let called = [calls(&plain), calls(&fair)];
     let_pass(ms(1_200), "a check");
-    assert!(called.iter().all(Receiver::is_empty), "nobody waits");
+    assert!(called.iter().all(Receiver::is_empty), "no thread waits");
     let mut java = server.admin();
     let mut subscribed = java.as_pubsub();
     subscribed.subscribe("redisson_lock__channel:{plain}").unwrap();
     let waiter = "03c6b7e5-0000-4000-8000-000000000e5a:1";
     let _: () = admin.rpush("redisson_lock_queue:{fair}", waiter).unwrap();
     let _: () = admin.zadd("redisson_lock_timeout:{fair}", waiter, 9_000_000_000_000_i64).unwrap();
-    called.iter().for_each(|called| called.recv_timeout(LONG).expect("the waiter is heard of"));
+    called.iter().for_each(|called| called.recv_timeout(LONG).expect("no callback came for the waiter"));
     // Redisson takes the number of fields of a read-write lock for its holders.
     let writer = client.get_read_write_lock("rw").write().acquire_owned().unwrap();
     let _calls = calls(&writer);

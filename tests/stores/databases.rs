@@ -437,7 +437,7 @@ on_rows!(rows_show_holders_and_free_rows_are_swept, |server| {
     assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
     let next = client.get_fenced_lock("free").acquire().unwrap();
-    assert!(next.fencing_token() > fence, "fences only go up");
+    assert!(next.fencing_token() > fence, "the fencing token did not grow");
     held.unlock().unwrap();
 });
 
@@ -447,9 +447,9 @@ on_databases!(a_row_whose_lease_expired_is_not_renewed, D::shared(), |server| {
     let held = client.get_lock("held").acquire().unwrap();
     let lost = held.lost();
     server.execute("UPDATE ended SET expires_at = '2000-01-01 00:00:00'");
-    let loss = receive(&lost, LONG).expect("its renewal brought it back");
+    let loss = receive(&lost, LONG).expect("the renewal restored an expired row");
     assert_eq!(loss.reason, LossReason::Gone);
-    assert!(client.get_lock("held").try_lock().unwrap(), "it is free");
+    assert!(client.get_lock("held").try_lock().unwrap(), "the lock is free");
 });
 
 on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |mut server| {
@@ -471,7 +471,7 @@ on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |
         held.unlock().unwrap();
         waiter.join().unwrap()
     });
-    assert!(waiting.unwrap(), "the waiter of that time acquires it");
+    assert!(waiting.unwrap(), "the waiter did not acquire the lock");
 });
 
 // Another transaction has locked the row, and the pool is in use. Calls then fail in time with typed errors,
@@ -519,7 +519,7 @@ on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
     let begun = now();
     let held: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     let _locking = server.lock_row(&names[0]);
-    assert!(eventually(LONG, || held[0].check().is_err()), "nobody can renew it");
+    assert!(eventually(LONG, || held[0].check().is_err()), "the hold is lost, because no request can renew it");
     throughout(lease * 2, || {
         for one in &held[1..] {
             if let Err(error) = one.check() {
@@ -538,7 +538,7 @@ on_databases!(a_session_lock_is_reentrant_exclusive_and_inspectable, D::shared()
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
     assert!(!other.try_lock().unwrap());
-    assert!(rival.get_lock(name.to_uppercase()).try_lock().unwrap(), "case counts");
+    assert!(rival.get_lock(name.to_uppercase()).try_lock().unwrap(), "upper and lower case are the same name");
     rival.get_lock(name.to_uppercase()).unlock().unwrap();
     // Another thread of the client is another owner, although the server sees the same user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
@@ -567,7 +567,7 @@ on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| 
     assert_eq!(held.state(), HoldState::Lost);
     assert!(rival.get_lock("held").try_lock_for(LONG).unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
-    assert!(rival.get_lock("held").is_held_by_current_thread().unwrap(), "a lost hold releases nobody's");
+    assert!(rival.get_lock("held").is_held_by_current_thread().unwrap(), "a lost hold released another's lock");
     rival.get_lock("held").unlock().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
     assert!(rival.get_lock("held").force_unlock().unwrap());
@@ -605,7 +605,7 @@ on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);
-        assert!(lock(&mut first, &name, ms(0)).unwrap().is_some(), "again on the same transaction");
+        assert!(lock(&mut first, &name, ms(0)).unwrap().is_some(), "the same transaction could not lock again");
         let mut second = D::begin(&mut two);
         let setting = D::wait_setting(&mut second);
         assert!(lock(&mut second, &name, ms(0)).unwrap().is_none());
@@ -616,7 +616,7 @@ on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
         assert_eq!(
             D::wait_setting(&mut second),
             setting,
-            "the wait in vain has left the transaction as it was"
+            "the failed wait changed the transaction's settings"
         );
         D::check(&held, &mut first).unwrap();
         assert!(D::commit(first));
@@ -664,7 +664,7 @@ on_databases!(a_database_deadlock_has_its_own_error_kind, D::shared(), |server| 
                 if D::DEADLOCK_ENDS_TRANSACTION {
                     assert!(
                         D::check(&one, &mut transaction).unwrap_err().is_lost(),
-                        "the transaction is gone"
+                        "the transaction has ended"
                     );
                 }
                 return Err(error);
@@ -857,11 +857,11 @@ on_databases!(an_unusable_table_is_refused_at_connect, D::start(), |server| {
     let error = fails_saying(build(), ErrorKind::Refused, "no free rows here");
     assert!(error.to_string().contains(D::REFUSES_IN_ERRORS), "{error}");
     server.execute(D::ALLOW_FREE_ROWS);
-    assert_eq!(server.count_rows("refuses"), 0, "a try leaves nothing behind");
+    assert_eq!(server.count_rows("refuses"), 0, "the check left rows");
     // These columns differ from those in docs/stores.md.
     server.execute(D::NARROW);
     fails(build(), ErrorKind::Refused);
     server.execute("ALTER TABLE refuses DROP fence");
     fails(build(), ErrorKind::Unsupported);
-    assert_eq!(server.count_rows("refuses"), 0, "a try leaves nothing behind");
+    assert_eq!(server.count_rows("refuses"), 0, "the check left rows");
 });

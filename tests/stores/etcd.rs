@@ -83,7 +83,7 @@ test_on!(a_revoked_lease_is_found_by_the_next_renewal, Etcd::start(), |server| {
     let lease = lease_of(&server, &name);
     server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
     assert!(other.get_lock(&name).try_lock_for(LONG).unwrap());
-    let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder is told");
+    let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder got no loss report");
     assert_eq!(loss.reason, LossReason::Gone);
     // The clean-up must not touch another owner's hold.
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -94,7 +94,7 @@ test_on!(a_revoked_lease_is_found_by_the_next_renewal, Etcd::start(), |server| {
     for lease in server.must("/v3/lease/leases", "{}")["leases"].as_array().into_iter().flatten() {
         server.must("/v3/lease/revoke", &format!(r#"{{"ID":{}}}"#, lease["ID"]));
     }
-    assert!(holder.get_lock(&name).try_lock_for_with_lease(ms(0), ms(15_000)).unwrap(), "in one attempt");
+    assert!(holder.get_lock(&name).try_lock_for_with_lease(ms(0), ms(15_000)).unwrap(), "the lock is free");
     holder.get_lock(&name).unlock().unwrap();
 });
 
@@ -114,7 +114,7 @@ test_on!(a_version_that_may_revoke_leases_causes_a_warning, Etcd::start(), |serv
     let client = builder(&server.url()).observer(observer).build().unwrap();
     client.with_lock(fresh("warned"), |_| ()).unwrap();
     if may_revoke(&server) {
-        let warning = receive(&warnings, LONG).expect("it is warned about");
+        let warning = receive(&warnings, LONG).expect("no warning came");
         assert!(warning.contains("3.5.13"), "{warning}");
     }
     throughout(ms(100), || warnings.is_empty());
@@ -149,7 +149,7 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
             let lease = lease_of(&server, lock.name());
             let revoked = now();
             server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
-            let loss = receive(&lost, LONG).expect("the holder is told");
+            let loss = receive(&lost, LONG).expect("the holder got no loss report");
             assert_eq!(loss.reason, LossReason::Gone);
             assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
             assert!(guard.unlock().unwrap_err().is_lost());
@@ -178,7 +178,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
     let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let next = other.get_fenced_lock(&name).acquire().unwrap();
-    assert!(next.fencing_token() > fence, "revisions go up over leaders");
+    assert!(next.fencing_token() > fence, "a new leader's token is not higher");
 
     // This client is connected to the only member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
@@ -205,9 +205,9 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
     );
     // The retry time-out counts from the first failure, and the last attempt may still be pending at its end.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
-    assert!(begun.elapsed() <= limit + slack_since(begun), "patience: {:?}", begun.elapsed());
+    assert!(begun.elapsed() <= limit + slack_since(begun), "the call took {:?}", begun.elapsed());
     // A member without a leader ends the watch, so the client learns that wake-ups are missing.
-    let change = receive(&wakeups, ms(5_000)).expect("told that no wake-ups are coming");
+    let change = receive(&wakeups, ms(5_000)).expect("no report says that wake-ups are missing");
     assert_eq!(change, "down", "they were there before");
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0);
@@ -229,7 +229,7 @@ test_on!(the_members_of_a_url_are_tried_in_turn, Etcd::start(), |server| {
     let url = format!("etcd://127.0.0.1:{dead},{}/elsewhere", server.place());
     let lock = client(&url).get_lock(fresh("second"));
     lock.lock().unwrap();
-    assert!(begun.elapsed() < slack_since(begun), "a refused connection is no reason to wait");
+    assert!(begun.elapsed() < slack_since(begun), "a refused connection delayed the call");
     // A URL's path is a prefix, so the plain URL's locks are different ones.
     assert!(client(&server.url()).get_lock(lock.name()).try_lock().unwrap());
     lock.unlock().unwrap();
@@ -426,7 +426,7 @@ test_on!(nested_prefixes_do_not_interfere, Etcd::start(), |server| {
     comes_true_within(LONG, || below.clients().any(|one| one.unwrap().id == below.id()));
     let (key, value) = (STANDARD.encode("app/shop/notes"), STANDARD.encode("whatever"));
     server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
-    let guard = above.get_lock("shop").try_acquire().unwrap().expect("nobody holds it");
+    let guard = above.get_lock("shop").try_acquire().unwrap().expect("no client holds the lock");
     let seen = above.inspect("shop").unwrap();
     assert_eq!((seen.holders.len(), seen.waiting), (1, 0), "{seen}");
     let listed: Vec<_> = above.list("*").map(|lock| lock.unwrap().name).collect();
@@ -447,7 +447,7 @@ test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
             lock.acquire().unwrap().unlock().unwrap();
             !queue_of(&server, lock.name()).is_empty()
         };
-        assert!(eventually(LONG, is_kept), "it is given back each time");
+        assert!(eventually(LONG, is_kept), "the lock was never cached");
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {

@@ -101,7 +101,7 @@ fn a_fenced_write_heeds_a_token_file_replaced_meanwhile() {
         std::thread::scope(|scope| {
             let writing = || told.send(fencing::write_file(&path, older, b"late").unwrap()).unwrap();
             std::thread::Builder::new().spawn_scoped(scope, writing).unwrap();
-            assert!(is_told.recv_timeout(ms(50)).is_err(), "somebody else has the register");
+            assert!(is_told.recv_timeout(ms(50)).is_err(), "the write did not wait for the token file");
             let token = format!("{:020}", newer.get());
             if is_replaced {
                 fs::remove_file(&register).unwrap();
@@ -111,7 +111,7 @@ fn a_fenced_write_heeds_a_token_file_replaced_meanwhile() {
                 (&locked).write_all(token.as_bytes()).unwrap();
             }
             drop(locked);
-            assert!(!is_told.recv_timeout(LONG).unwrap(), "a newer token has written since");
+            assert!(!is_told.recv_timeout(LONG).unwrap(), "the older write was accepted");
         });
         assert_eq!(fs::read(&path).unwrap(), b"old");
     }

@@ -123,7 +123,7 @@ test_on!(a_returning_servers_data_format_is_checked, default_server(), |binary| 
         is_other_format
     };
     let is_looked_at = || (0..30).filter_map(kind_of).any(is_refused);
-    assert!(eventually(LONG, is_looked_at), "the ring's client has not come back to its node");
+    assert!(eventually(LONG, is_looked_at), "the ring's client did not use its node again");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut servers[2].admin()).unwrap();
     assert_eq!(keys, [KEY]);
 });

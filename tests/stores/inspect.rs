@@ -63,7 +63,7 @@ fn inspection_of_a_max_hold_shows_times_and_place() {
     let connect = || builder().url(server.url()).build().unwrap();
     says_since_when_and_who(&connect(), &connect());
     let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
-    assert_eq!(left, [""; 0], "what a hold says goes with it");
+    assert_eq!(left, [""; 0], "the hold's description outlived the hold");
 }
 
 // A hand-off to a thread of the same client changes the holder: inspection must not show the last one's note.
@@ -91,7 +91,7 @@ test_on!(inspection_shows_the_new_holder_after_a_local_hand_off, RedisServer::st
             first.unlock().unwrap();
             next.join().unwrap();
         });
-        assert!(!plain.is_locked().unwrap(), "nothing holds a lock up but its holder");
+        assert!(!plain.is_locked().unwrap(), "an entry kept a lock that no client holds");
     }
     let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     assert_eq!(left, [""; 0]);

@@ -44,7 +44,7 @@ fn a_waiting_thread_is_reported_while_the_clock_stands() {
         assert!(!guard.is_contended().unwrap());
         let wanted = wanted.clone();
         let waiter = Waiter::start(move || wanted.acquire_owned().unwrap());
-        called.recv_timeout(LONG).expect("the thread is heard of");
+        called.recv_timeout(LONG).expect("no callback came for the thread");
         guard.unlock().unwrap();
         drop(waiter.returns_within(LONG));
     }

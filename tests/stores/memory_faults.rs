@@ -218,8 +218,8 @@ fn a_paused_client_neither_renews_nor_reports() {
     let lost = guard.lost();
     let paused = store.pause_client(&stalled).unwrap();
     clock.advance(ms(60_000));
-    assert!(lost.try_recv().is_err(), "a process that stands still tells nobody");
-    assert!(kept.check().is_ok(), "others go on");
+    assert!(lost.try_recv().is_err(), "a stopped process reported a loss");
+    assert!(kept.check().is_ok(), "another client lost its hold");
     let successor = other.get_lock("a").try_acquire().unwrap().expect("the lease is over");
     drop(paused);
     assert_eq!(lost.recv().unwrap().reason, LossReason::Expired);

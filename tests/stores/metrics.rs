@@ -48,7 +48,7 @@ fn waits_and_holds_have_metrics() {
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
         let waits = scope.spawn(|| lock.lock_interruptibly(&interrupt).unwrap_err());
-        assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+        assert!(eventually(LONG, || client.stats().waiters == 1), "no thread waits");
         interrupt.interrupt();
         assert!(waits.join().unwrap().is_interrupted());
     });
@@ -85,7 +85,7 @@ fn hand_offs_renewals_and_losses_have_metrics() {
         let waits = client.get_lock("handed");
         thread::scope(|scope| {
             scope.spawn(|| waits.acquire_owned().unwrap().unlock().unwrap());
-            assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+            assert!(eventually(LONG, || client.stats().waiters == 1), "no thread waits");
             held.unlock().unwrap();
         });
     }
@@ -152,7 +152,7 @@ fn a_thread_counts_as_a_waiter_once_it_sleeps() {
         let too_early = client.stats().waiters;
         go_on.send(()).unwrap();
         assert_eq!(too_early, 0);
-        assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+        assert!(eventually(LONG, || client.stats().waiters == 1), "no thread waits");
         held.unlock().unwrap();
     });
 }

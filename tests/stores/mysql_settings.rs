@@ -27,7 +27,7 @@ fn uses(url: &str) {
     let held: Vec<_> = ["a", "b"].iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     assert_eq!(client.list("*").count(), 2);
     let listed = || rival.clients().any(|one| one.is_ok_and(|one| one.id == client.id()));
-    assert!(eventually(LONG, listed), "its entry is written");
+    assert!(eventually(LONG, listed), "the client's entry was not written");
     assert!(rival.get_lock("a").force_unlock().unwrap());
     drop(held);
     client.sweep(ms(1)).unwrap();

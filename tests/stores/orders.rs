@@ -20,8 +20,8 @@ fn comes_to_what_it_says(url: &str) {
     let expected =
         EXPECTED.map(|(label, became)| (label, became.map(|(orders, payments)| Became { orders, payments })));
     assert_eq!(report.rows, expected);
-    assert_eq!(report.swept, 1, "the form of two days ago, and not the fresh one");
-    assert_eq!(report.tutorials.is_some(), url.starts_with("mysql"), "what the tutorials say is of MySQL");
+    assert_eq!(report.swept, 1, "only the form of two days ago is swept");
+    assert_eq!(report.tutorials.is_some(), url.starts_with("mysql"), "the tutorials are about MySQL");
     let Some([looked_rr, looked_rc, key_rr, key_rc]) = report.tutorials else { return };
     assert_eq!(looked_rr.orders, 1);
     assert!(looked_rr.error.unwrap().contains("Deadlock"));

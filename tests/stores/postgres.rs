@@ -211,12 +211,12 @@ test_on!(terminated_backends_are_replaced, PostgresServer::start(), |server| {
         let waiter = scope.spawn(turn(rival.get_lock("held")));
         assert!(eventually(LONG, || listeners(&mut server.admin()) == 1));
         server.end_sessions();
-        assert!(eventually(LONG, || listeners(&mut server.admin()) == 1), "it listens again");
+        assert!(eventually(LONG, || listeners(&mut server.admin()) == 1), "the client does not listen again");
         held.check().unwrap();
         let before = now();
         held.unlock().unwrap();
         let woken = waiter.join().unwrap().duration_since(before);
-        assert!(woken < ms(700), "by a wake-up, not by a poll: {woken:?}");
+        assert!(woken < ms(700), "a poll found the release, not a wake-up: {woken:?}");
     });
 });
 
@@ -268,7 +268,7 @@ test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(
     assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::TimedOut, false), "{error}");
     let worked = eventually(LONG, || client.get_lock("a").is_locked().is_ok());
     crate::support::signal(pid.unsigned_abs(), "CONT");
-    assert!(worked, "another connection would work");
+    assert!(worked, "another connection did not work");
 });
 
 // The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
@@ -370,7 +370,7 @@ test_on!(every_call_works_inside_a_task, PostgresServer::shared(), |server| {
                 work(&client, &locked);
             }));
             let is_free = eventually(LONG, || !rival.get_lock(&name).is_locked().unwrap());
-            assert!(is_free, "the task has left its lock");
+            assert!(is_free, "the task did not release its lock");
             ended.map_err(tokio::task::JoinError::into_panic)
         };
         task(|client, name| {

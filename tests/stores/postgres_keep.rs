@@ -41,7 +41,7 @@ fn await_checks(admin: &mut Client) {
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
     for _ in 0..3 {
         let before = last();
-        assert!(eventually(LONG, || last() > before), "nobody looks");
+        assert!(eventually(LONG, || last() > before), "no check came");
     }
 }
 
@@ -106,7 +106,7 @@ test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServe
     stand(&mut admin, lock.name(), "silent", "-1 minute");
     await_checks(&mut admin);
     lock.unlock().unwrap();
-    assert!(is_free(&lock, &mut admin), "it is kept");
+    assert!(is_free(&lock, &mut admin), "the lock was not released");
     // The holder's own client and a dead client do not count as waiting.
     let lock = cached_by(&client, "own", &mut admin);
     let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
@@ -116,18 +116,18 @@ test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServe
     lock.lock().unwrap();
     let before = version(&mut admin, lock.name());
     await_checks(&mut admin);
-    assert_eq!(version(&mut admin, lock.name()), before, "a look writes");
+    assert_eq!(version(&mut admin, lock.name()), before, "a check wrote to the row");
     let used = now();
     lock.unlock().unwrap();
     // A lock that its client has not used for half a second is free.
-    assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "it was given back to nobody");
+    assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "the lock was released too early");
     // The test removes the holder's channel from the row, as a recall does, but the client gets no message.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
     await_checks(&mut admin);
     lock.unlock().unwrap();
-    assert!(is_free(&lock, &mut admin), "it is kept");
+    assert!(is_free(&lock, &mut admin), "the lock was not released");
 });
 
 test_on!(a_client_that_loses_its_listening_session_frees_cached_locks, PostgresServer::start(), |server| {
@@ -161,11 +161,11 @@ test_on!(only_the_current_owners_lock_row_is_marked_for_recall, PostgresServer::
     let mut locking = server.lock_row(name);
     assert!(!guard.is_contended().unwrap());
     await_checks(&mut admin);
-    assert!(!guard.is_contended().unwrap(), "a locked row is no sign of others");
+    assert!(!guard.is_contended().unwrap(), "a locked row counted as a waiter");
     locking.batch_execute("COMMIT").unwrap();
     assert!(eventually(LONG, || keeper(name, &mut admin).is_some()));
     guard.unlock().unwrap();
     let theirs = other.get_lock(name).acquire_owned().unwrap();
-    assert_eq!(keeper(name, &mut admin), None, "of another hold");
+    assert_eq!(keeper(name, &mut admin), None, "the mark is of another hold");
     theirs.unlock().unwrap();
 });

@@ -84,7 +84,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
-    assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
+    assert_eq!(line(&mut admin, &name), [], "clients are left in the queue");
 }
 
 // A notified client that has stopped does not come. A client without recent requests is skipped.
@@ -188,7 +188,7 @@ test_on!(contended_clients_reacquire_a_lock_without_a_request, shared(), |server
                 let lock = client.get_lock(&name);
                 while !stop.load(Ordering::SeqCst) {
                     let guard = lock.acquire().unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "held twice");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two threads hold the lock");
                     inside.fetch_sub(1, Ordering::SeqCst);
                     drop(guard);
                 }
@@ -202,7 +202,7 @@ test_on!(contended_clients_reacquire_a_lock_without_a_request, shared(), |server
     drop(clients);
     assert!(
         !server.client().get_lock(&name).is_locked().unwrap(),
-        "the end of a client gives back what it keeps"
+        "the end of a client releases its cached holds"
     );
 });
 
@@ -247,7 +247,7 @@ fn session(connection: &mut Client) -> i32 {
 
 fn has_blocked(admin: &mut Client, session: i32) {
     let text = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1::integer = ANY (pg_blocking_pids(pid)))";
-    assert!(eventually(LONG, || admin.query_one(text, &[&session]).unwrap().get(0)), "nobody waits for it");
+    assert!(eventually(LONG, || admin.query_one(text, &[&session]).unwrap().get(0)), "no session waits for the row");
 }
 
 fn leave(connection: &mut Client, name: &str, client: &str) {
@@ -276,7 +276,7 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     asked_lately(&mut admin);
     let before = version(&mut admin, &name);
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
-    assert_eq!(version(&mut admin, &name), before, "it keeps its place, and only reads");
+    assert_eq!(version(&mut admin, &name), before, "the waiter wrote instead of only reading");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
     // This client was notified but finds the lock held, so it is first in the queue again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
@@ -316,7 +316,7 @@ test_on!(a_freed_lock_is_reserved_briefly, shared(), |server| {
         kept.is_some_and(|kept| kept <= 40) && !is_granted
     }));
     keep(&mut admin, "40 ms");
-    assert!(ask(&mut admin, &name, "told").0, "it is kept for this one");
+    assert!(ask(&mut admin, &name, "told").0, "the lock is reserved for this client");
     leave(&mut admin, &name, "told");
     // The reservation ends in the far future, as if the clock had been set back since.
     stand(&mut admin, &name, "told", "0");
@@ -383,7 +383,7 @@ test_on!(a_client_joining_during_a_release_gets_the_lock, shared(), |server| {
     has_blocked(&mut admin, releases);
     releasing.batch_execute("COMMIT").unwrap();
     waiting.join().unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "it did not sleep");
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "the waiter asked again");
 });
 
 test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {

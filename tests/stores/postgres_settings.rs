@@ -47,7 +47,7 @@ test_on!(roles_with_their_own_schemas_share_one_table, PostgresServer::shared(),
     }
     let [one, other] = roles.each_ref().map(|role| at(&url_of(server, &name, role)).build().unwrap());
     let held = one.get_lock("a").acquire().unwrap();
-    assert!(!other.get_lock("a").try_lock().unwrap(), "both are in");
+    assert!(!other.get_lock("a").try_lock().unwrap(), "both clients hold the lock");
     for client in [&one, &other] {
         let health = client.ping().unwrap();
         assert_eq!(health.table.as_deref(), Some("public.leasehold_locks"));
@@ -57,7 +57,7 @@ test_on!(roles_with_their_own_schemas_share_one_table, PostgresServer::shared(),
     let mut owner = Client::connect(&url_of(server, &name, &roles[1]), NoTls).unwrap();
     let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
     owner.batch_execute(copy).unwrap();
-    assert!(!other.get_lock("a").try_lock().unwrap(), "both are in");
+    assert!(!other.get_lock("a").try_lock().unwrap(), "both clients hold the lock");
     let seen = Seen::default();
     let later = at(&url_of(server, &name, &roles[1])).observer(seen.clone()).build().unwrap().ping().unwrap();
     seen.wait_for("the other table", |event| {
@@ -237,7 +237,7 @@ test_on!(a_pooler_that_leaves_transactions_open_is_refused, PostgresServer::shar
         let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
         admin.batch_execute(&format!("SELECT pg_terminate_backend(pid) {others}")).unwrap();
         fails_saying(lock.lock(), ErrorKind::Unsupported, "pgpool-II");
-        assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap(), "nobody has it");
+        assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap(), "the lock is not free");
     }
 });
 
@@ -251,7 +251,7 @@ test_on!(a_session_ending_error_leaves_the_outcome_unknown, PostgresServer::shar
         let lock = client.get_lock("a");
         lock.acquire().unwrap().unlock().unwrap();
         fatal.store(2, Ordering::SeqCst);
-        assert!(lock.try_lock_for(LONG).unwrap(), "the wait goes on over another connection");
+        assert!(lock.try_lock_for(LONG).unwrap(), "the wait did not go on over another connection");
         fatal.store(1, Ordering::SeqCst);
         let unlocked = lock.unlock();
         assert!(unlocked.as_ref().map_or_else(crate::support::may_pass, |()| true), "{unlocked:?}");

@@ -63,9 +63,9 @@ test_on!(redis_refuses_a_write_with_an_older_token, RedisServer::start_default()
         is_written == 1
     };
     assert!(write(&older, "a"));
-    assert!(write(&older, "b"), "its holder writes again");
+    assert!(write(&older, "b"), "the holder cannot write again");
     assert!(write(&newer, "c"));
-    assert!(!write(&older, "d"), "it is late");
+    assert!(!write(&older, "d"), "a late write was accepted");
     assert!(write(&newer, "e"));
     // The script compares tokens as numbers and not as texts.
     assert!(!write("9", "f"));

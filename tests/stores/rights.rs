@@ -178,7 +178,7 @@ fn missing_rights_are_refused_in_words_on_sqlite() {
     assert!(said.contains("failed NoPermission") && said.contains("may not be written"), "{said}");
     let left: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
-    assert_eq!(left, [FILES[0]], "nothing is left behind");
+    assert_eq!(left, [FILES[0]], "files were left behind");
     let said = other_process(&owner, "take", &url);
     assert!(said.contains("took Ok(true)"), "{said}");
     // Another user left these files, and this user may not write them. The error names them.

@@ -219,7 +219,7 @@ on_databases!(vacuum_blockers_reports_the_oldest_open_transaction, D::start(), |
     client.get_lock("a").lock().unwrap();
     let mut locking = server.lock_row("a");
     assert!(eventually(LONG, || named(Duration::ZERO)));
-    assert!(!named(LONG), "it is not so old");
+    assert!(!named(LONG), "the entry is not so old");
     D::ask_on(&mut locking, "ROLLBACK");
     assert!(eventually(LONG, || !named(Duration::ZERO)));
 });

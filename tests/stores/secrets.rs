@@ -160,7 +160,7 @@ fn rotations_are_followed(
             let outcome = lock.lock().and_then(|()| {
                 let waited = begun.elapsed();
                 longest.lock().push(waited);
-                assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
+                assert!(!inside.swap(true, Ordering::SeqCst), "two threads hold the lock");
                 inside.store(false, Ordering::SeqCst);
                 lock.unlock()
             });
@@ -202,7 +202,7 @@ fn rotations_are_followed(
         let late = waits.iter().filter(|wait| **wait > ms(50)).count();
         shout(&format!("{times} rotations, {grants} grants, {late} after 50 ms, the longest {longest:?}"));
     }
-    assert!(longest < LONG / 2, "somebody waited {longest:?}, as for the end of a lease");
+    assert!(longest < LONG / 2, "a thread waited {longest:?}, as for the end of a lease");
 }
 
 fn redis_says(mut server: redis::Connection, words: &str) {
@@ -299,7 +299,7 @@ fn a_failing_provider_loses_no_hold() {
             Err("it has hung")
         }
         FAILS => Err("it fails"),
-        PANICS => panic!("it panics, which this test wants"),
+        PANICS => panic!("the test wants this panic"),
         _ => Ok(Credentials::new("")),
     };
     let client = LockClient::builder().url(server.url()).username("app").credentials(provider).lease(LONG);
@@ -311,7 +311,7 @@ fn a_failing_provider_loses_no_hold() {
     for (round, way) in [HANGS, FAILS, PANICS, EMPTY].into_iter().enumerate() {
         does.store(way, Ordering::SeqCst);
         redis_says(server.admin(), "CLIENT KILL USER app");
-        assert!(eventually(LONG, || locks().is_ok()), "the last answer is let in: {way} {:?}", locks());
+        assert!(eventually(LONG, || locks().is_ok()), "the last answer is not accepted: {way} {:?}", locks());
         let new = format!("{SECRET}-{}", round + 1);
         rotate_on(server.admin(), &password.lock(), &new);
         let is_said = || locks().is_err_and(|error| error.kind() == ErrorKind::Credentials);

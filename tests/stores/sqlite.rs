@@ -140,7 +140,7 @@ fn calls_on_a_locked_file_fail_as_busy_in_time() {
     assert!(start.elapsed() >= ms(250) && own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     fails(client.get_lock("a").lock(), ErrorKind::Busy);
     held.check().unwrap();
-    assert!(client.get_lock("held").is_locked().unwrap(), "reading goes on");
+    assert!(client.get_lock("held").is_locked().unwrap(), "reading still works");
     raw.execute_batch("ROLLBACK").unwrap();
     assert!(!client.get_lock("a").is_locked().unwrap());
     assert!(client.get_lock("a").try_lock().unwrap());
@@ -166,9 +166,9 @@ fn a_full_disk_is_reported_and_grants_nothing() {
         let name = format!("{number}-{}", "x".repeat(20_000));
         match client.get_lock(&name).try_lock() {
             Ok(true) => client.get_lock(&name).unlock().map_or_else(|error| failed = Some(error), drop),
-            Ok(false) => panic!("nobody else is here"),
+            Ok(false) => panic!("no other client uses the lock"),
             Err(error) => {
-                assert!(!client.get_lock(&name).is_locked().unwrap(), "granted by halves");
+                assert!(!client.get_lock(&name).is_locked().unwrap(), "a failed grant left the lock held");
                 failed = Some(error);
             }
         }
@@ -179,7 +179,7 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     let error = failed.expect("the disk is full in the end");
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error:?}");
     assert!(error.is_retryable());
-    assert!(!other.get_lock("held").try_lock().unwrap_or(false), "what is held stays held");
+    assert!(!other.get_lock("held").try_lock().unwrap_or(false), "the earlier hold is gone");
     held.check().unwrap();
     std::fs::remove_file(filler).unwrap();
     held.unlock().unwrap();
@@ -290,7 +290,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     let lost = held.lost();
     assert!(!by_path.get_lock("a").try_lock().unwrap());
     held.check().unwrap();
-    assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "nothing is beside the link");
+    assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "files were made beside the link");
     // The link now leads to another file, whose locks are different ones.
     let other = File::new();
     lead_to(&other);
@@ -298,7 +298,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(held.unlock().unwrap_err().is_lost());
     assert!(by_link.get_lock("a").try_lock_for(LONG).unwrap());
-    assert!(!other.client().get_lock("a").try_lock().unwrap(), "two holders");
+    assert!(!other.client().get_lock("a").try_lock().unwrap(), "two clients hold the lock");
     by_link.get_lock("a").unlock().unwrap();
 }
 
@@ -323,8 +323,8 @@ fn a_container_images_file_has_separate_locks_per_container() {
     };
     let [first, beside, other] = [&one.2, &one.2, &two.2].map(|url| LockClient::connect(url).unwrap());
     let held = first.get_lock("a").acquire().unwrap();
-    assert!(!beside.get_lock("a").try_lock().unwrap(), "two owners");
-    assert!(other.get_lock("a").try_lock().unwrap(), "another container's");
+    assert!(!beside.get_lock("a").try_lock().unwrap(), "two clients hold the lock");
+    assert!(other.get_lock("a").try_lock().unwrap(), "the other container's database");
     other.get_lock("a").unlock().unwrap();
     held.unlock().unwrap();
     drop([first, beside, other]);
@@ -346,10 +346,10 @@ fn a_replaced_file_never_allows_two_holders() {
         let error = held.unlock().unwrap_err();
         assert!(error.is_lost(), "{error:?}");
         assert!(leased.unlock().unwrap_err().is_lost());
-        assert!(!first.get_lock("a").try_lock().unwrap(), "two holders");
+        assert!(!first.get_lock("a").try_lock().unwrap(), "two clients hold the lock");
         taken.unlock().unwrap();
         let held = first.get_lock("a").acquire().unwrap();
-        assert!(!rival.get_lock("a").try_lock().unwrap(), "two holders");
+        assert!(!rival.get_lock("a").try_lock().unwrap(), "two clients hold the lock");
         held.unlock().unwrap();
     }
 }
@@ -384,7 +384,7 @@ fn a_replaced_file_is_noticed_at_once() {
             // Creating a file may take longer than this client's retry time-out.
             assert!(
                 eventually(LONG, || client.get_lock("a").try_lock().is_ok_and(|taken| taken)),
-                "in the new file"
+                "the lock is not in the new file"
             );
             client.get_lock("a").unlock().unwrap();
         }
@@ -485,14 +485,14 @@ fn a_deleted_write_ahead_log_never_allows_two_holders() {
         };
         assert_eq!(is_taken, deleted != index, "{case}");
         if is_taken {
-            assert!(receive(&lost, ms(350)).is_ok(), "{case}: two holders");
+            assert!(receive(&lost, ms(350)).is_ok(), "{case}: two clients hold the lock");
             assert!(held.unlock().unwrap_err().is_lost(), "{case}");
         } else {
             held.check().unwrap();
             held.unlock().unwrap();
         }
         if let Some(rival) = rival.filter(|_| is_taken) {
-            assert!(!first.get_lock("a").try_lock().unwrap(), "{case}: two holders");
+            assert!(!first.get_lock("a").try_lock().unwrap(), "{case}: two clients hold the lock");
             assert!(rival.get_lock("a").force_unlock().unwrap());
         }
         assert!(first.get_lock("b").try_lock_for(LONG).unwrap(), "{case}");
@@ -541,7 +541,7 @@ fn a_crashed_user_of_the_files_group_blocks_no_owner() {
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("664", &owner);
     let said = other_process(&other, "abort", &url);
-    assert!(folder.path().join(FILES[2]).exists(), "a process that ends so leaves it: {said}");
+    assert!(folder.path().join(FILES[2]).exists(), "the aborted process left no such file: {said}");
     let said = other_process(&owner, "take", &url);
     assert!(said.contains("took Ok(true)"), "{said}");
 }
@@ -584,7 +584,7 @@ fn a_hard_linked_file_is_refused() {
             );
         }
     }
-    assert!(!file.0.path().join("other.db-wal").exists(), "refused before anything is made");
+    assert!(!file.0.path().join("other.db-wal").exists(), "files were made before the refusal");
     held.check().unwrap();
     held.unlock().unwrap();
     std::fs::remove_file(other).unwrap();
@@ -615,12 +615,12 @@ fn a_sqlite_file_mounted_without_its_folder_is_refused() {
             "mount the whole folder",
         );
     }
-    assert_eq!(std::fs::read_dir(inside.path()).unwrap().count(), 2, "refused before anything is made");
+    assert_eq!(std::fs::read_dir(inside.path()).unwrap().count(), 2, "files were made before the refusal");
     let folder = inside.path().join("folder");
     std::fs::create_dir(&folder).unwrap();
     let _folder = Mount::new(&["--bind", file.0.path().to_str().unwrap()], &folder).unwrap();
     let shared = LockClient::connect(programs::sqlite_url(&folder.join(FILES[0]))).unwrap();
-    assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
+    assert!(!shared.get_lock("a").try_lock().unwrap(), "two clients hold the lock");
 }
 
 /// The hold is in the file, not in the log. A backup of the file, made before, is copied over it.

@@ -77,7 +77,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let mut winners: Vec<_> = (0..clients.len()).map(|_| gets.recv_timeout(LONG).unwrap().0).collect();
     winners.sort_unstable();
     assert_eq!(winners, [0, 1, 2, 3]);
-    assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
+    assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "clients are left in the queue");
 });
 
 // The poller's connection stays open, because it polls for another name too.

@@ -88,7 +88,7 @@ fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
             held.unlock().unwrap();
         }
         let Some(mut holder) = old.holds(&name) else {
-            assert!(!is_old_first, "{what}: the old one does not work by itself");
+            assert!(!is_old_first, "{what}: the old version does not work alone");
             continue;
         };
         match first.map_or_else(&build, Ok) {

@@ -133,7 +133,7 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
     let waiter = Waiter::on(other.get_fenced_lock("led"), move |lock| {
         lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock()))
     });
-    let leader = servers.iter().position(ZooKeeper::is_leader).expect("one leads");
+    let leader = servers.iter().position(ZooKeeper::is_leader).expect("a server is the leader");
     servers[leader].kill();
     comes_true_within(LONG * 2, || one.get_lock("other").try_lock().unwrap_or(false));
     one.get_lock("other").unlock().unwrap();
@@ -159,7 +159,7 @@ fn a_resumed_holder_does_not_trust_a_followers_answers() {
         return check_on(url, Path::new(file));
     }
     let Some(mut servers) = ZooKeeper::ensemble(3, SLOW) else { return };
-    let follower = servers.iter().position(ZooKeeper::is_follower).expect("two follow");
+    let follower = servers.iter().position(ZooKeeper::is_follower).expect("a server is a follower");
     let log = tempfile::NamedTempFile::new().unwrap();
     let held = || fs::read_to_string(log.path()).unwrap().lines().filter(|line| *line == "held").count();
     let said = |word: &str| fs::read_to_string(log.path()).unwrap().lines().any(|line| line == word);
@@ -182,7 +182,7 @@ fn a_resumed_holder_does_not_trust_a_followers_answers() {
     let at_grant = at_grant.lines().filter(|line| *line == "held").count();
     comes_true_within(LONG, || said("lost"));
     // One check may have been recorded late.
-    assert!(held() <= at_grant + 1, "two holders for {} looks", held() - at_grant);
+    assert!(held() <= at_grant + 1, "two clients hold the lock in {} checks", held() - at_grant);
     guard.unlock().unwrap();
 }
 
@@ -199,7 +199,7 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     let ended = now();
     relay.end_session(&server);
     for lost in &lost {
-        receive(lost, SLACK).expect("it is told");
+        receive(lost, SLACK).expect("the loss was not reported");
     }
     assert!(ended.elapsed() <= slack_since(ended), "{:?}", ended.elapsed());
     let next = behind.returns_within(LONG).0.unwrap();
@@ -390,10 +390,10 @@ test_on!(a_locks_node_does_not_count_as_a_waiter, shared(), |server| {
         assert_eq!(listed.len(), 1);
         assert_eq!(listed[0].holders.len(), 1, "{listed:?}");
         guard.unlock().unwrap();
-        assert!(!other.get_lock(&lock).force_unlock().unwrap(), "it is free");
+        assert!(!other.get_lock(&lock).force_unlock().unwrap(), "the lock is free");
         let listed: Vec<_> =
             one.list("/*").map(|lock| lock.unwrap().name).filter(|name| *name == lock).collect();
-        assert_eq!(listed, [""; 0], "it is free");
+        assert_eq!(listed, [""; 0], "a free lock is listed");
         let read_write = other.get_read_write_lock(&lock);
         assert!(read_write.write().try_lock().unwrap());
         read_write.write().unlock().unwrap();
@@ -502,7 +502,7 @@ test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
         interrupt.interrupt();
         (writer_is_seen, is_told)
     });
-    assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock: {is_told}");
+    assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock was reported: {is_told}");
 });
 
 test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |server| {
@@ -512,7 +512,7 @@ test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |ser
     let cut = now();
     relay.cut();
     let theirs = other.get_lock(lock.name());
-    assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
+    assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "the lock is never released");
     // The holder releases the lock over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 });

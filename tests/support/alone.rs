@@ -65,7 +65,7 @@ pub struct Process {
 
 impl Process {
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
+        self.child.as_ref().expect("the process runs").id()
     }
 
     pub fn output(&self) -> String {
@@ -78,7 +78,7 @@ impl Process {
 
     /// Waits, and kills the process after `limit`. Returns whether the process succeeded, and its output.
     pub fn ends_within(mut self, limit: Duration) -> (bool, String) {
-        let child = self.child.as_mut().expect("it runs");
+        let child = self.child.as_mut().expect("the process runs");
         let mut status = None;
         let has_ended = eventually(limit, || {
             status = child.try_wait().expect("a child can be asked");

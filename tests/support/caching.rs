@@ -23,7 +23,7 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
         cycle(lock);
         !is_free()
     };
-    assert!(eventually(LONG, is_cached), "it is released each time");
+    assert!(eventually(LONG, is_cached), "the lock was never cached");
 }
 
 #[track_caller]
@@ -40,12 +40,12 @@ pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock 
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();
     release();
-    assert!(!is_free() || used.elapsed() >= UNUSED, "it was released");
+    assert!(!is_free() || used.elapsed() >= UNUSED, "the lock was released too early");
 }
 
 #[track_caller]
 pub fn is_free_within(since: Instant, limit: Duration, is_free: impl FnMut() -> bool) {
-    assert!(eventually(LONG, is_free), "it is never released");
+    assert!(eventually(LONG, is_free), "the lock is never released");
     let took = since.elapsed();
-    assert!(took <= limit + SLACK + stalled_since(since), "it was released after {took:?}");
+    assert!(took <= limit + SLACK + stalled_since(since), "the lock was released after {took:?}");
 }

@@ -227,7 +227,7 @@ impl Cluster {
             };
             (first..=last).contains(&slot).then_some(port)
         });
-        let port = port.expect("the slot is somebody's");
+        let port = port.expect("a member has the slot");
         self.with_port(port)
     }
 
@@ -238,7 +238,7 @@ impl Cluster {
 
     pub fn replica_of(&self, primary: usize) -> usize {
         let text: String = self.ask(primary, &["INFO", "replication"]);
-        let line = text.lines().find(|line| line.starts_with("slave0:")).expect("it has a replica");
+        let line = text.lines().find(|line| line.starts_with("slave0:")).expect("the member has a replica");
         let port = line.split(',').find_map(|part| part.strip_prefix("port=")).expect("a port");
         let port: u16 = port.parse().expect("a number");
         self.with_port(port)

@@ -105,7 +105,7 @@ impl Load {
     pub fn await_grant(&self, name: &str) {
         let (subject, after) = (self.subject(name), now());
         let granted = || subject.grants.lock().last().is_some_and(|at| *at > after);
-        assert!(eventually(LONG, granted), "nobody gets {name}: {:?}", self.shared.errors.lock());
+        assert!(eventually(LONG, granted), "no thread gets {name}: {:?}", self.shared.errors.lock());
     }
 
     pub fn grants(&self) -> usize {

@@ -187,7 +187,7 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
         !is_late
     };
     assert!(eventually(timing::LONG, connects), "no connection: {built:?}");
-    built.expect("it was tried").expect("it connects")
+    built.expect("a connect was tried").expect("the client connects")
 }
 
 /// The error of a call that fails with this kind.
@@ -235,7 +235,7 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
 
 /// How often a Redis server has run these commands.
 pub fn calls(server: &mut redis::Connection, commands: &[&str]) -> u64 {
-    let said: String = redis::cmd("INFO").arg("commandstats").query(server).expect("it answers");
+    let said: String = redis::cmd("INFO").arg("commandstats").query(server).expect("the server answers");
     let count = |command: &&str| {
         let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.map_or(0, |rest| rest.split(',').next().expect("a number").parse::<u64>().expect("a number"))

@@ -47,7 +47,7 @@ impl Seen {
 
     #[track_caller]
     pub fn wait_for(&self, what: &str, pick: impl Fn(&Event) -> bool) {
-        assert!(eventually(LONG, || self.count(&pick) > 0), "{what} was not told: {:?}", self.events());
+        assert!(eventually(LONG, || self.count(&pick) > 0), "{what} was not reported: {:?}", self.events());
     }
 }
 

@@ -128,7 +128,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     assert!(!lock.try_lock().unwrap());
     let killed = now();
     drop(holder); // kills the process
-    assert!(lock.try_lock_for(limit + Duration::from_secs(5)).unwrap(), "it stays locked");
+    assert!(lock.try_lock_for(limit + Duration::from_secs(5)).unwrap(), "the killed process's lock is held");
     let took = killed.elapsed();
     lock.unlock().unwrap();
     assert!(took <= limit + Duration::from_millis(1_500) + stalled_since(killed), "{took:?}");
@@ -176,7 +176,7 @@ pub const OTHER_VISITS: usize = 30;
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {
-        let quickest = beside.iter().skip(name).step_by(OTHER_NAMES).min().expect("each is visited");
+        let quickest = beside.iter().skip(name).step_by(OTHER_NAMES).min().expect("each name has a time");
         assert!(*quickest <= bound, "name {name}: {beside:?}, alone {alone:?}");
     }
     assert!(median(beside.clone()) <= bound, "{beside:?}, alone {alone:?}");

@@ -22,7 +22,7 @@ pub struct Running {
 impl Running {
     pub fn start<S: AsRef<OsStr>>(folder: &Path, program: &[S]) -> Running {
         let log = File::create(folder.join("log")).expect("a file can be made");
-        let same = log.try_clone().expect("a handle can be had twice");
+        let same = log.try_clone().expect("a file handle can be copied");
         let process = spawn(program, |command| command.current_dir(folder).stdout(same).stderr(log));
         let (pid, path) = (process.id().to_string(), folder.to_string_lossy());
         // If this process dies, a shell kills the server, lets its last writes end, and removes the folder.

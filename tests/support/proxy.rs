@@ -148,7 +148,7 @@ impl Fault {
     #[track_caller]
     pub fn wait_for(&self, hits: usize, limit: Duration) {
         let bitten = self.shared.wait(limit, |state| state.faults[self.id].hits >= hits);
-        assert!(bitten, "the fault bit {} times in {limit:?}, not {hits}", self.hits());
+        assert!(bitten, "the fault affected {} messages in {limit:?}, not {hits}", self.hits());
     }
 
     /// Releases everything that the fault holds back, now and later.

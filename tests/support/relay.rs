@@ -57,7 +57,7 @@ impl Relay {
     ) -> Relay {
         let listener = TcpListener::bind((host, 0)).expect("a free port");
         let relay = Relay(Arc::new(State {
-            port: listener.local_addr().expect("it is bound").port(),
+            port: listener.local_addr().expect("the listener is bound").port(),
             upstream: upstream.into(),
             refuses: AtomicBool::default(),
             accepted: AtomicUsize::default(),

@@ -114,14 +114,14 @@ impl Meter {
     }
 
     fn lose(&mut self, more: Duration) {
-        let (_, before) = *self.lost.last().expect("it begins with one");
+        let (_, before) = *self.lost.last().expect("the list begins with an entry");
         if !more.is_zero() {
             self.lost.push((now(), before + more));
         }
     }
 
     fn lost_since(&self, start: Instant) -> Duration {
-        let (_, all) = *self.lost.last().expect("it begins with one");
+        let (_, all) = *self.lost.last().expect("the list begins with an entry");
         let before = self.lost.partition_point(|(at, _)| *at < start);
         let (_, before) = self.lost[before.saturating_sub(1)];
         all - before

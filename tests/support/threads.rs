@@ -161,13 +161,13 @@ impl Holding {
         let lock = lock.clone();
         let thread = start(move || {
             let guard = take(&lock);
-            held.send(guard.owner()).expect("the test waits for this");
+            held.send(guard.owner()).expect("the test receives the owner");
             told.recv().ok(); // a message or the dropped sender ends the hold
             let at = now();
             guard.unlock().expect("the hold stood until its release");
             at
         });
-        let owner = is_held.recv_timeout(LONG).expect("the lock is taken by the other thread");
+        let owner = is_held.recv_timeout(LONG).expect("the other thread has the lock");
         Holding { owner, release, thread: Some(thread) }
     }
 
@@ -178,7 +178,7 @@ impl Holding {
     /// Releases the lock and waits for the answer. Returns the moment just before the release.
     #[track_caller]
     pub fn release(mut self) -> Instant {
-        self.release.send(()).expect("the holding thread waits for this");
+        self.release.send(()).expect("the holding thread waits for the message");
         self.thread.take().expect("released once").join().expect("the lock was released")
     }
 }
@@ -220,7 +220,7 @@ impl<T: Send + 'static> Waiter<T> {
     pub fn begin(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let (sender, link) = bounded(1);
         let call = call(move || {
-            sender.send(fs::read_link("/proc/thread-self")).expect("the test waits for this");
+            sender.send(fs::read_link("/proc/thread-self")).expect("the test receives the thread's link");
             work()
         });
         let task = link.recv_timeout(LONG).expect("the thread starts").unwrap_or_default();
@@ -233,7 +233,7 @@ impl<T: Send + 'static> Waiter<T> {
         let begun = now();
         let (mut last, mut first) = ((None, begun), None);
         loop {
-            assert!(begun.elapsed() < LONG, "the thread does not come to rest");
+            assert!(begun.elapsed() < LONG, "the thread does not go to sleep");
             if self.is_over() {
                 return;
             }

@@ -43,14 +43,14 @@ pub fn now() -> Instant {
 pub fn mono() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-    Duration::new(seconds.expect("it begins with the machine"), nanos.expect("below a second"))
+    Duration::new(seconds.expect("the clock begins with the machine's start"), nanos.expect("below a second"))
 }
 
 /// The wall clock, because this system has no other clock that processes share.
 #[cfg(windows)]
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn mono() -> Duration {
-    std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later")
+    std::time::SystemTime::UNIX_EPOCH.elapsed().expect("the clock is past 1970")
 }
 
 pub fn instant_of(time: Duration) -> Instant {

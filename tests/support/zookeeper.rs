@@ -127,7 +127,7 @@ impl ZooKeeper {
     }
 
     pub fn secure_port(&self) -> u16 {
-        self.secure.as_ref().expect("it speaks TLS").number()
+        self.secure.as_ref().expect("the server uses TLS").number()
     }
 
     fn launch(&mut self) {
@@ -288,7 +288,7 @@ impl Relay {
 
     /// Ends the first client's session, as any client can that knows the session's id and password.
     pub fn end_session(&self, server: &ZooKeeper) {
-        let welcome = self.1.session.lock().clone().expect("a client is there");
+        let welcome = self.1.session.lock().clone().expect("a client has a session");
         let (id, password) = (&welcome[12..20], &welcome[20..40]);
         let mut greeting = vec![0, 0, 0, 45];
         greeting.extend([0; 12]);

@@ -158,7 +158,7 @@ impl Load {
             text(&self.careful),
             text(&self.careless)
         ));
-        assert_eq!(self.careful.forgotten.load(Ordering::SeqCst), 0, "two owners");
+        assert_eq!(self.careful.forgotten.load(Ordering::SeqCst), 0, "two clients held the lock");
         assert!(self.careless.forgotten.load(Ordering::SeqCst) > 0, "no failover forgot anything");
     }
 }

@@ -121,7 +121,7 @@ fn is_told(told: &Receiver<String>, part: &str) {
         match told.recv_timeout(LONG) {
             Ok(text) if text.contains(part) => return,
             Ok(text) => heard.push(text),
-            Err(_) => panic!("not told: {part}; but {heard:?}"),
+            Err(_) => panic!("not reported: {part}; but {heard:?}"),
         }
     }
 }
@@ -589,7 +589,7 @@ test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut 
     let (other, _cut_too) = reaching([0, 1], &nodes);
     let first = one.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
     assert_eq!(nodes.holders(&name, &[0, 1, 2, 3, 4]).iter().flatten().count(), 3);
-    assert!(!tries(&other.get_fenced_lock(&name)), "while c remembers there is one holder");
+    assert!(!tries(&other.get_fenced_lock(&name)), "a second holder, although server c has the first one's grant");
     nodes.restart_empty(2);
     let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
     // Now two clients hold the lock, and neither can know it.
@@ -626,7 +626,7 @@ test_on!(a_late_grant_of_all_servers_is_undone, alone(), behind_proxies(3), |(no
     let begun = now();
     let error = client.get_lock(&name).try_lock().unwrap_err();
     assert!(begun.elapsed() <= NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
-    assert!(!error.outcome_unknown(), "it is seen to: {error}");
+    assert!(!error.outcome_unknown(), "the client undoes the grants itself: {error}");
     // Now the delayed requests reach the servers, which grant the free lock.
     faults.iter().for_each(crate::support::proxy::Fault::release);
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
@@ -675,7 +675,7 @@ test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| 
     let before = client.current_owner();
     let fault = proxy.next(about(&name), Do::HoldRequest);
     lock.unlock().unwrap();
-    assert_ne!(client.current_owner(), before, "the number was given up, or will be");
+    assert_ne!(client.current_owner(), before, "the number is still in use");
     fault.release();
     // Where the release was late, the key of the earlier hold may still exist.
     let all_agree = || nodes.all_agree(&name, &[0, 1, 2]);
@@ -725,7 +725,7 @@ test_on!(a_scheduled_job_still_runs_despite_split_votes, alone(), Nodes::start(5
     let [a, b, c] = ["a", "b", "c"].map(|digit| format!("{0}-0000-4000-8000-{0}0000:1", digit.repeat(8)));
     let [a, b, c] = [&*a, &*b, &*c];
     hold(&held, [a, b, a, c, a]);
-    assert_eq!(tick(&held), None, "somebody is at it");
+    assert_eq!(tick(&held), None, "another owner holds the lock");
     hold(&split, [a, b, a, c, b]);
     std::thread::scope(|scope| {
         let ticking = scope.spawn(|| tick(&split));

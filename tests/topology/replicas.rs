@@ -83,7 +83,7 @@ test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error:?}");
         assert!(error.to_string().contains(" of 2 replicas"), "{error}");
-        assert!(!exists(&servers.master, lock.name()), "{} was left", lock.name());
+        assert!(!exists(&servers.master, lock.name()), "{} was left behind", lock.name());
         let begun = now();
         assert!(lock.try_lock_for(ms(400)).is_err());
         within(begun, ms(400) + GIVEN + LATE, "a wait that ends without replicas");
@@ -219,7 +219,7 @@ fn with_sentinels_a_grant_waits_for_one_replica_by_default() {
             drop(lock.acquire());
             !told.is_empty()
         };
-        assert!(eventually(LONG, is_back), "the replicas are back");
+        assert!(eventually(LONG, is_back), "the return of the replicas was not reported");
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [true], "each change is reported once");
     });
 }

@@ -43,7 +43,7 @@ fn a_replaced_file_keeps_its_mode_and_owner() {
         set_mode(&path, kept);
         assert!(fencing::write_file(&path, fence, b"new").unwrap());
         assert_eq!(mode(&path), kept);
-        assert_eq!(mode(&beside(&path, ".fence")), kept & 0o666 | 0o600, "the register's");
+        assert_eq!(mode(&beside(&path, ".fence")), kept & 0o666 | 0o600, "the token file's mode");
         fs::remove_file(&path).unwrap();
         fs::remove_file(beside(&path, ".fence")).unwrap();
     }

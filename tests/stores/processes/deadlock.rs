@@ -62,7 +62,7 @@ impl Orders {
 
     fn meets(&self, what: &str) {
         let both = || (0..2).all(|process| self.file(what, process).exists());
-        assert!(eventually(LONG * 3, both), "{what} was not said by both");
+        assert!(eventually(LONG * 3, both), "not both processes wrote {what}");
     }
 
     fn client(&self) -> (LockClient, Receiver<(bool, Deadlock, Duration)>) {
@@ -88,7 +88,7 @@ impl Orders {
                 // After a break, the other process may find no cycle any more, and gets no report.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
-                    assert!(end == End::Broken, "it is told");
+                    assert!(end == End::Broken, "the deadlock was not reported");
                     return;
                 };
                 assert!(is_begin && deadlock.is_certain, "{deadlock}");
@@ -115,7 +115,7 @@ impl Orders {
         }
         held.unlock().unwrap();
         if took.told.is_some() {
-            let (is_begin, deadlock, at) = told.recv_timeout(LONG).expect("it is told to be over");
+            let (is_begin, deadlock, at) = told.recv_timeout(LONG).expect("the deadlock's end was not reported");
             assert!(!is_begin, "{deadlock}");
             took.over = Some(at);
         }
@@ -166,12 +166,12 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
     let began = took.iter().map(|took| took.began).max().unwrap();
     let stalled = stalled_since(instant_of(began));
     let told = took.iter().filter_map(|took| took.told).min().unwrap().saturating_sub(began);
-    assert!(told <= WITHIN + SLACK + stalled, "{store}: told after {told:?}");
+    assert!(told <= WITHIN + SLACK + stalled, "{store}: reported after {told:?}");
     pids.sort_unstable();
     for took in took.iter().filter(|took| took.told.is_some()) {
         let mut seen = took.pids.clone();
         seen.sort_unstable();
-        assert_eq!(seen, pids, "{store}: the processes are named");
+        assert_eq!(seen, pids, "{store}: the report names other processes");
     }
     let mut figures = format!("told after {told:?}");
     match end {

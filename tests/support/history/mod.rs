@@ -65,7 +65,7 @@ impl History {
     #[track_caller]
     pub fn assert_good(&self, at_least: usize) {
         let (grants, found) = (self.grants(), self.findings());
-        assert!(grants >= at_least, "only {grants} holds, not {at_least}");
+        assert!(grants >= at_least, "{grants} holds are fewer than {at_least}");
         assert!(found.is_empty(), "{} violations in {grants} holds:\n{}", found.len(), found.join("\n"));
     }
 }

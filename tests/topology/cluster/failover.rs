@@ -54,7 +54,7 @@ fn failovers(fault: Fault, what: &str) {
         }
         let lost = seen.losses();
         let (grants, unknown) = load::end(load);
-        assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
+        assert_eq!(lost, 0, "a hold was lost, though each stayed within its window");
         // If a member died with the answer to a release that passes the lock to a thread of the same client,
         // nobody can read or repeat the answer, and the unlock reports an unknown outcome.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");

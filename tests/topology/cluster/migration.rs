@@ -171,7 +171,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
             move_slot(cluster, &name, 1, || ());
             // When the member ends a sharded subscription, the client tries the lock, and so learns where to
             // subscribe. Plain channels reach all members and stay.
-            assert!(way == Plain || eventually(LONG, || listens(1)), "it does not listen at the new member");
+            assert!(way == Plain || eventually(LONG, || listens(1)), "the client does not listen at the new member");
             let released = now();
             held.unlock().unwrap();
             let (woken, _) = waiting.outcome();
@@ -201,7 +201,7 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         // renewal extends the lease by the time since the last renewal.
         let end = || now() + before.remaining();
         let so_far = end();
-        assert!(eventually(LONG, || end() > so_far + ms(100)), "not renewed");
+        assert!(eventually(LONG, || end() > so_far + ms(100)), "the hold was not renewed");
         assert!(client.get_lock(before.name()).is_locked().unwrap());
         crate::support::elsewhere(|| assert!(!client.get_lock(before.name()).try_lock().unwrap()));
         before.unlock().unwrap();
@@ -275,7 +275,7 @@ fn a_fenced_lock_waits_while_its_keys_are_apart() {
         let waiting =
             call_on((client.clone(), name.clone(), Arc::clone(&is_done)), move |(client, name, is_done)| {
                 let guard = client.get_fenced_lock(&name).acquire().unwrap();
-                assert!(is_done.load(Ordering::SeqCst), "not before");
+                assert!(is_done.load(Ordering::SeqCst), "the call returned before the move was done");
                 let fence = guard.fencing_token();
                 guard.unlock().unwrap();
                 fence

@@ -19,7 +19,7 @@ fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Dura
     let waiter = call(turn(to.get_lock(&name)));
     let ask = |asked: &[&str]| cluster.ask(cluster.primary_of(&name), asked);
     let listens = || ways.iter().all(|way| listening_clients(&name, way, ask) > 0);
-    assert!(eventually(LONG, listens), "it does not listen by {ways:?}");
+    assert!(eventually(LONG, listens), "the client does not listen by {ways:?}");
     let released = now();
     held.unlock().unwrap();
     waiter.join().saturating_duration_since(released)
@@ -69,7 +69,7 @@ fn a_release_wakes_waiting_writers() {
                 cluster.ask::<i64>(home, &["ZCARD", &line]) == 2
                     && cluster.ask::<Vec<String>>(home, &["PUBSUB", "SHARDCHANNELS", &turns]).len() == 2
             };
-            assert!(eventually(LONG, wait), "they wait for their turns");
+            assert!(eventually(LONG, wait), "the clients do not wait in the queue");
             let mut freed = now();
             held.unlock().unwrap();
             let mut had = writers.map(Call::outcome);

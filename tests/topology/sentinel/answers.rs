@@ -142,7 +142,7 @@ fn a_replica_named_as_master_is_refused() {
             query::<i64>(&master, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
             let other = client.get_lock("other");
             let refused = || other.try_lock().is_err_and(|error| error.kind() == ErrorKind::Busy);
-            assert!(eventually(LONG, refused), "over a connection to what the old answer names");
+            assert!(eventually(LONG, refused), "the connection goes to the server in the old answer");
             fake.says(2, master.port());
             client.get_lock("named").unlock().unwrap();
         });

@@ -53,7 +53,7 @@ fn under_load(
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         let old = set.master();
         let waits = || subscribers(&set.servers[old], handed.name()) == 1;
-        assert!(eventually(LONG, waits), "nobody waits");
+        assert!(eventually(LONG, waits), "no thread waits");
         set.await_replicas();
 
         let begun = fault(&mut set, old);
