@@ -16,7 +16,7 @@ const WAIT: Duration = Duration::from_millis(250);
 
 fn call(slots: &ExpirableSemaphore, under_way: &AtomicU32) -> Result<&'static str> {
     let Some(_permit) = slots.try_acquire_for(WAIT)? else { return Ok("busy, try again later") };
-    assert!(under_way.fetch_add(1, SeqCst) < AT_ONCE, "the downstream is overrun");
+    assert!(under_way.fetch_add(1, SeqCst) < AT_ONCE, "too many requests at the downstream service");
     thread::sleep(Duration::from_millis(100));
     under_way.fetch_sub(1, SeqCst);
     Ok("served")

@@ -44,7 +44,7 @@ impl<'a> Pool<'a> {
 
     fn work_until(&self, is_done: impl Fn() -> bool) {
         while !is_done() {
-            let job = self.jobs.lock().unwrap().pop_front().expect("no job is waited for");
+            let job = self.jobs.lock().unwrap().pop_front().expect("a job is queued");
             job(self);
         }
     }
@@ -75,7 +75,7 @@ fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
 fn a_work_stealing_job_reenters_the_threads_lock() {
     let client = LockClient::in_memory();
     let (most, second) = stolen(&client.get_lock("a"));
-    assert_eq!((most, second.unwrap()), (2, ()), "a stolen job was told from a call");
+    assert_eq!((most, second.unwrap()), (2, ()), "the stolen job did not re-enter the lock");
     let (most, second) = stolen(&client.lock_builder("a").non_reentrant().build());
     assert_eq!((most, second.unwrap_err().kind()), (1, ErrorKind::WouldDeadlock));
 }

@@ -348,7 +348,7 @@ mod tests {
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);
         assert_eq!(steady(first, Some(ago + Duration::from_millis(900))), first);
-        assert!(steady(first, Some(ago / 2)) > first, "another run");
-        assert_eq!(steady(first, None), 0, "its record has ended");
+        assert!(steady(first, Some(ago / 2)) > first, "another run began later");
+        assert_eq!(steady(first, None), 0, "the record has expired");
     }
 }

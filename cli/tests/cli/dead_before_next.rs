@@ -106,7 +106,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
         let stamper = Stamper { file: &first_file, ignores_term, once: false };
         let mut first = Run::start(child.under(&stamper, &mut server.connected(&[terms, &[&name]].concat())));
         eventually(&format!("the first command of {name} runs"), || {
-            assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
+            assert_eq!(first.ended(), None, "the first command of {name} ended before it wrote a time");
             !stamps(&first_file).is_empty()
         });
         // The second run connects before the fault, because a run that meets a stopped server exits with code
@@ -159,7 +159,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert!(last < struck_at + UNNOTICED, "{name}: {} ns after the deletion", last - struck_at);
         }
         pause(20);
-        assert_eq!(*stamps(&first_file).last().unwrap(), last, "{name}: it wrote on");
+        assert_eq!(*stamps(&first_file).last().unwrap(), last, "{name}: the command wrote again");
     }
 }
 
@@ -231,11 +231,11 @@ fn a_command_gets_term_and_grace_before_kill() {
                 signal(server.pid(), Signal::CONT);
                 assert_eq!(ended, Some(code), "{how}");
                 let (all, term) = (stamps(&file), stamps(&file.with_extension("term")));
-                let (last, term) = (*all.last().unwrap(), *term.first().expect("it had TERM"));
+                let (last, term) = (*all.last().unwrap(), *term.first().expect("the command got SIGTERM"));
                 assert!(last > term + HALF_OF_GRACE, "{how}: killed {} ns after TERM", last - term);
                 let begun = if how == "--lease" { stopped_at } else { before };
                 let end = if how == "--lease" { begun } else { all[0] } + MOST;
-                assert!(last < end, "{how}: it lived {} ns too long", last - end);
+                assert!(last < end, "{how}: the command lived {} ns too long", last - end);
                 assert!(begun < term, "{how}");
             });
         }

@@ -115,7 +115,7 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for said in said {
             let line = loop {
-                let line = said.recv_timeout(Duration::from_secs(20)).expect("the deadlock is said");
+                let line = said.recv_timeout(Duration::from_secs(20)).expect("the deadlock is printed");
                 if line.contains("deadlock") {
                     break line;
                 }

@@ -45,7 +45,7 @@ fn descendants_are_ended_without_pidfd_support() {
     assert_eq!(run.wait().code(), Some(79));
     let last = *stamps(&file).last().unwrap();
     pause(50);
-    assert_eq!(*stamps(&file).last().unwrap(), last, "it wrote on");
+    assert_eq!(*stamps(&file).last().unwrap(), last, "the command wrote again");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_delegated_cgroup_ends_another_users_process() {
     server.ask(&["DEL", "delegated"]);
     assert_eq!(run.wait().code(), Some(79));
     assert!(is_dead(pid().unwrap()));
-    std::fs::remove_dir(&group).expect("the run has removed its own group");
+    std::fs::remove_dir(&group).expect("only the run's own group is removed");
 }
 
 fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> (Run, u32) {
@@ -134,7 +134,7 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
     };
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let pid = numbers.find(works).expect("it is a process");
+    let pid = numbers.find(works).expect("a process does the work");
     (run, pid)
 }
 
@@ -247,7 +247,7 @@ fn a_signal_ends_a_run_that_is_still_connecting() {
         let before = now();
         signal(run.pid(), sent);
         assert_eq!(run.wait().code(), Some(128 + number));
-        assert!(now() - before < 20_000_000_000, "not while it connects");
+        assert!(now() - before < 20_000_000_000, "the signal waited for the connect");
     }
 }
 
@@ -277,7 +277,7 @@ fn a_signal_ends_an_unanswered_release() {
         });
         let before = now();
         assert_eq!(run.terminate(), Some(128 + 15), "{words:?}");
-        assert!(now() - before < 20_000_000_000, "not while the release is waited for");
+        assert!(now() - before < 20_000_000_000, "the signal waited for the release");
         signal(server.pid(), Signal::CONT);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Val
         (finding["check"].as_str().unwrap().to_owned(), finding)
     });
     let findings: HashMap<String, Value> = findings.collect();
-    assert_eq!(findings.len(), said.lines().count(), "a check is there once: {said}");
+    assert_eq!(findings.len(), said.lines().count(), "a check is listed twice: {said}");
     (code, findings)
 }
 

@@ -17,7 +17,7 @@ fn leads(server: &Server, file: &str) -> bool {
 
 fn came_after(server: &Server, first: &str, second: &str) {
     let (first, second) = (stamps(&server.path(first)), stamps(&server.path(second)));
-    assert!(first.last().unwrap() < second.first().unwrap(), "both were running");
+    assert!(first.last().unwrap() < second.first().unwrap(), "both commands ran at one time");
 }
 
 #[test]

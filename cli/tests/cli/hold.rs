@@ -83,10 +83,10 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
                 "hold=$(leasehold hold job) || exit; leasehold run -q -n job -- true; [ $? = 75 ] || exit 9; {end}"
             );
             let mut shell = Run::start(&mut script(&server, shell, &text));
-            assert_ne!(shell.wait().code(), Some(9), "{end}: it was not held");
+            assert_ne!(shell.wait().code(), Some(9), "{end}: the lock was not held");
             let begun = now();
             eventually("it is released", || server.keys().is_empty());
-            assert!(now() - begun < 20_000_000_000, "it ended with its lease: {end}");
+            assert!(now() - begun < 20_000_000_000, "only the end of the lease released the lock: {end}");
             eventually("its socket goes", || sockets(&server) == 0);
         }
     }
@@ -138,7 +138,7 @@ fn the_background_process_of_hold_closes_the_shells_pipes() {
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
     let (code, said) = outcome(&mut script(&server, "bash", &text));
     let is_held = other.try_wait().unwrap().is_none();
-    assert!(is_held, "its output was open for as long as the lock was held");
+    assert!(is_held, "the output stayed open while the lock was held");
     assert_eq!((code, said.trim(), server.keys().len()), (0, "held", 1));
     other.kill().unwrap();
     other.wait().unwrap();
@@ -206,13 +206,13 @@ fn is_dead_before_the_next(case: &str) {
         "keeper killed" => signal(pid(&held, "keeper"), Signal::KILL),
         _ => signal(server.pid(), Signal::STOP),
     }
-    assert_eq!(shell.wait().code(), None, "{case}: it was ended by the signal");
+    assert_eq!(shell.wait().code(), None, "{case}: a signal ended the shell");
     if case == "server stopped" {
         signal(server.pid(), Signal::CONT);
     }
     assert!(run.wait().success());
     let last = *stamps(&server.path("first")).last().unwrap();
-    assert!(last < stamps(&server.path("next"))[0], "{case}: both worked");
+    assert!(last < stamps(&server.path("next"))[0], "{case}: both scripts worked at one time");
     if case == "keeper stopped" {
         signal(pid(&held, "keeper"), Signal::CONT);
     }
@@ -247,7 +247,7 @@ fn the_process_that_ends_the_shell_is_replaced_if_killed() {
     signal(children(keeper)[0], Signal::STOP);
     eventually("one that is stopped goes on", || !is_stopped(children(keeper)[0]));
     server.ask(&["DEL", "job"]);
-    assert_eq!(shell.wait().code(), None, "it was ended by the signal");
+    assert_eq!(shell.wait().code(), None, "a signal ended the shell");
 }
 
 fn is_stopped(pid: u32) -> bool {

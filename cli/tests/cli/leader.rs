@@ -102,7 +102,7 @@ fn a_leader_without_its_store_says_503_and_leads_again() {
     let over = now() + 2_000_000_000;
     eventually("it does not lead", || {
         let (asked, leads) = (now(), leads(&leader));
-        assert!(!leads || asked < over, "it leads when its lease is over");
+        assert!(!leads || asked < over, "the leader leads after the end of its lease");
         !leads
     });
     eventually("its store is away", || {
@@ -125,7 +125,7 @@ fn a_leader_that_knows_of_its_loss_says_503() {
     let asked = now();
     let left = number(&leader.get("/leader"), "left_ms ") * 1_000_000;
     eventually("it does not lead", || !leads(leader));
-    assert!(now() < asked + left, "it said so when its time was over, and not when it knew");
+    assert!(now() < asked + left, "the leader reported its end only after the lease");
     assert_eq!(leader.get("/ready").body, "the command is being ended\n");
     let before = stamps(&server.path("leader")).len();
     eventually("its command goes on", || stamps(&server.path("leader")).len() > before);

@@ -163,13 +163,13 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     let mut shortest = f64::INFINITY;
     for _ in 0..4 {
         let measured = measure();
-        assert_eq!(measured["rows"], 0, "rows that were there are drawn again");
+        assert_eq!(measured["rows"], 0, "unchanged rows were drawn again");
         shortest = shortest.min(measured["longest"].as_f64().unwrap());
         if shortest < 1000.0 {
             break;
         }
     }
-    assert!(shortest < 1000.0, "it reacted to nothing for so many ms: {shortest}");
+    assert!(shortest < 1000.0, "the page did not react for {shortest} ms");
 
     // The page draws a thousand rows, and says how many more exist.
     make_locks(&server, "more:", 1, 500);
@@ -193,7 +193,7 @@ fn the_page_shows_when_store_or_server_is_unreachable() {
         "/^No news for .*: the store does not answer/.test(document.getElementById('notice').textContent)",
     );
     assert_eq!(page.value("getComputedStyle(document.getElementById('notice')).display"), "block");
-    assert!(page.row("plain").is_some(), "the last that is known stays");
+    assert!(page.row("plain").is_some(), "the last known rows stay");
     server.start_again();
     page.eventually(
         "it is back",
@@ -276,7 +276,7 @@ fn the_page_fits_a_small_screen() {
             }
             colors.push(page.value("getComputedStyle(document.body).backgroundColor"));
         }
-        assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
+        assert_ne!(colors[0], colors[1], "{locks} locks: the dark scheme is as bright");
     }
     // On a tablet the holder, which has the longest text, gets the widest column, and ids are shortened.
     page.on_screen(800, 1000, "light");
@@ -299,5 +299,5 @@ fn the_page_fits_a_small_screen() {
     assert_eq!(page.value("document.querySelector('#rows tr').cells[0].textContent"), "import:orders");
     assert_eq!(page.value("document.querySelector('thead').getBoundingClientRect().height"), 0);
     let height = "document.getElementById('sort').getBoundingClientRect().height >= 32";
-    assert_eq!(page.value(height), true, "a finger finds it");
+    assert_eq!(page.value(height), true, "the button is too small for a finger");
 }

@@ -22,7 +22,7 @@ fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
             return said;
         }
     }
-    panic!("{text:?} was not said: {said:?}");
+    panic!("{text:?} was not printed: {said:?}");
 }
 
 #[test]

@@ -295,7 +295,7 @@ fn slow_http_clients_do_not_block_others() {
         let last = slow.last().unwrap();
         last.set_nonblocking(true).unwrap();
         let seen = last.peek(&mut [0]).map_err(|error| error.kind());
-        assert_eq!(seen, Err(ErrorKind::WouldBlock), "it was answered, or cut off");
+        assert_eq!(seen, Err(ErrorKind::WouldBlock), "the last connection was answered or closed");
     }
 }
 
@@ -366,10 +366,10 @@ fn serve_outlives_a_store_that_goes_away() {
     let list = answer.json();
     assert_eq!(list["error"], "the store does not answer");
     assert!(list["error_for_seconds"].as_f64().is_some() && list["age_seconds"].as_f64().is_some());
-    assert_eq!(list["locks"].as_array().unwrap().len(), 3, "the last that are known");
+    assert_eq!(list["locks"].as_array().unwrap().len(), 3, "the last known locks");
     let scrape = scraped(&site);
     assert_eq!(samples(&scrape, "up")[""], 0.0);
-    assert_eq!(samples(&scrape, "locks_held"), BTreeMap::new(), "no numbers of before");
+    assert_eq!(samples(&scrape, "locks_held"), BTreeMap::new(), "old numbers are still shown");
     eventually("a list failed", || samples(&scraped(&site), "lists_total")["error"] >= 1.0);
     assert_eq!(site.get("/").status, 200);
     site.says("error");
@@ -506,5 +506,5 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     let metrics = scraped(&site);
     let at = |name: &str| samples(&metrics, name)["nightly"];
     assert!(at("job_last_run_timestamp_seconds") > at("job_last_success_timestamp_seconds"));
-    assert_eq!(samples(&scraped(&site), "job_last_exit_code").len(), 1, "the other never ran");
+    assert_eq!(samples(&scraped(&site), "job_last_exit_code").len(), 1, "the other job never ran");
 }

@@ -51,7 +51,7 @@ impl Site {
         loop {
             let mut line = String::new();
             self.said.read_line(&mut line).unwrap();
-            assert!(!line.is_empty(), "it ended and has not said {event}");
+            assert!(!line.is_empty(), "the program ended without the event {event}");
             let object: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
             if object["event"] == event {
                 return object;

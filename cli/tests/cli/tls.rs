@@ -380,7 +380,7 @@ fn unusable_files_are_refused_before_any_request() {
     };
     ends(&mut variable("LEASEHOLD_TLS_CERT", &certificate), 64, "LEASEHOLD_TLS_KEY is not set");
     ends(&mut variable("LEASEHOLD_TLS_KEY", &key), 64, "LEASEHOLD_TLS_CERT is not set");
-    assert!(listener.accept().is_err(), "somebody connected");
+    assert!(listener.accept().is_err(), "the program connected");
     ends(&mut variable("LEASEHOLD_TLS_CA", "/"), 64, "cannot be used");
     fs::set_permissions(&ca, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&ca).is_err() {

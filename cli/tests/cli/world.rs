@@ -72,7 +72,7 @@ impl Server {
 
     pub(crate) fn start_again(&mut self) {
         self.process =
-            start_server(&server_program(), self.port, self.dir.path(), &[]).expect("its port is free still");
+            start_server(&server_program(), self.port, self.dir.path(), &[]).expect("the port is still free");
     }
 
     pub(crate) fn url(&self) -> String {

@@ -133,7 +133,7 @@ impl Drop for Program {
 fn eventually(mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it never came to that");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the condition never became true");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -209,7 +209,7 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
         kill_process(pid, Signal::TERM).unwrap();
         assert_eq!(request.join().unwrap(), 200);
     });
-    assert!(program.child.wait().unwrap().success(), "the program did not end in good order");
+    assert!(program.child.wait().unwrap().success(), "the program did not end cleanly");
     assert!(!client.get_lock("last").is_locked().unwrap(), "the program left its lock");
 }
 
