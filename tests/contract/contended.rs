@@ -186,7 +186,7 @@ contract!(a_reader_is_notified_of_writers_only, needs(Hearing), |store| {
     for _ in 0..20 {
         theirs.read().acquire().unwrap().unlock().unwrap();
     }
-    let_pass(ms(1_100), "a look of each");
+    let_pass(ms(1_100), "a check by each");
     assert!(readers.iter().all(|reader| !reader.is_contended().unwrap()), "readers do not wait for readers");
     let waiter = waits_for(theirs.write().clone());
     called.iter().for_each(|called| called.recv_timeout(LONG).expect("a reader got no callback"));

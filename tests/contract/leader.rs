@@ -101,7 +101,7 @@ contract!(a_leader_that_steps_down_is_replaced_by_another_candidate, |store| {
             let stalled = stalled_since(begun);
             assert!(
                 stalled > ms(200),
-                "it was elected again at once; the machine stood still for {stalled:?}"
+                "the former leader was elected at once; the machine stood still for {stalled:?}"
             );
             (term, _) = (again, elected(&leading));
             continue;

@@ -48,7 +48,7 @@ contract!(an_explicit_lease_is_never_renewed, |store| {
         assert!(left <= least, "the lease grew from {least:?} to {left:?}");
         least = left;
         assert!(taken.elapsed() <= store.freed_within(lease) + slack_since(taken), "the lock is still held");
-        let_pass(ms(10), "what is looked at is that nothing happens");
+        let_pass(ms(10), "between two checks of the lease");
     }
     assert!(asked.elapsed() >= lease - ms(2));
     assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));

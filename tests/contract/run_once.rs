@@ -108,7 +108,7 @@ contract!(the_last_run_record_has_exit_code_and_last_success, needs(RunOnce), |s
     );
     // The record of a run is an entry in the directory of clients, but must not be listed as a client.
     assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
-    crate::support::let_pass(ms(100), "so that the two ends are told apart");
+    crate::support::let_pass(ms(100), "so that the two ends differ");
     comes_true_within(SLACK, || run(3).is_some());
     // A failed run keeps the time of the last success.
     let last = other.last_run(&name).unwrap().unwrap();

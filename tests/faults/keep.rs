@@ -111,7 +111,7 @@ scenario!(a_waiter_gets_a_cached_lock_despite_a_lost_recall, |world| {
     while !waiter.is_over() {
         cycle(&lock); // keeps the lock in use, since an unused lock would be released
     }
-    waiter.returns_within(asked, UNUSED, "taking it");
+    waiter.returns_within(asked, UNUSED, "taking the lock");
     world.proxy.drop_messages(false);
     drop(lock);
 });
@@ -134,7 +134,7 @@ scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     let (theirs, cut) = (other.get_lock("stock"), now());
     let waiter = call(move || theirs.lock().map(|()| theirs));
     // The lease expires, and a waiter polls within 200 ms of that.
-    drop(waiter.returns_within(cut, KEPT + ms(200), "taking it").unwrap());
+    drop(waiter.returns_within(cut, KEPT + ms(200), "taking the lock").unwrap());
     world.proxy.resume();
     assert!(!lock.try_lock_for(P).unwrap(), "the lock belongs to the other client");
     other.get_lock("stock").force_unlock().unwrap();
@@ -235,11 +235,11 @@ scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
         if is_in_use {
             assert!(
                 eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:cached"])),
-                "it is not asked"
+                "the waiter sent no recall"
             );
             lock.unlock().unwrap();
         }
-        waiter.returns_within(asked, UNUSED, "taking it");
+        waiter.returns_within(asked, UNUSED, "taking the lock");
     }
 });
 

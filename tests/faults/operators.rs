@@ -176,5 +176,5 @@ scenario!(a_waiter_whose_owner_number_changes_has_one_queue_place, |world| {
     throughout(P, || places().len() == 1);
     let freed = now();
     held.unlock().unwrap();
-    waiter.returns_within(freed, ms(50), "its turn");
+    waiter.returns_within(freed, ms(50), "the waiter's turn");
 });

@@ -78,7 +78,7 @@ impl Outage {
         let mut stood_still = Vec::new();
         let last = left.iter().max().copied().unwrap_or_default();
         while back.elapsed() <= last {
-            let_pass(ms(20), "between two looks at the machine");
+            let_pass(ms(20), "between two checks of the machine");
             stood_still.push((back.elapsed(), stalled_since(back)));
         }
         let enough = |left: Duration| {

@@ -252,7 +252,7 @@ fn hold_until_stopped(url: &str) {
             break outcome;
         }
         last = this;
-        let_pass(ms(1), "between two looks");
+        let_pass(ms(1), "between two checks");
     };
     let lost = outcome.as_ref().is_err_and(Error::is_lost);
     shout(&format!("WOKE lost={lost} state={:?}", guard.state()));

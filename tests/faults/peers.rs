@@ -44,7 +44,7 @@ scenario!(a_fair_waiter_woken_by_a_stray_message_keeps_waiting, |world| {
     throughout(ms(100), || !waiter.is_over() && held.check().is_ok());
     let freed = now();
     held.unlock().unwrap();
-    waiter.returns_within(freed, ms(50), "its turn");
+    waiter.returns_within(freed, ms(50), "the waiter's turn");
 });
 
 // A Java writer that keeps a read lock notifies no waiting readers.
@@ -77,7 +77,7 @@ scenario!(polling_finds_the_release_of_javas_spin_lock, |world| {
         throughout(ms(100), || !waiter.is_over());
         let freed = now();
         world.does(&["DEL", "spin"]);
-        waiter.returns_within(freed, P, "finding it free");
+        waiter.returns_within(freed, P, "finding the lock free");
     }
 });
 
@@ -104,7 +104,7 @@ scenario!(malformed_messages_do_not_end_a_wait, |world| {
     permit.unlock().unwrap();
     latch.count_down().unwrap();
     for waiter in waiters {
-        waiter.returns_within(freed, ms(50), "its turn");
+        waiter.returns_within(freed, ms(50), "the waiter's turn");
     }
     drop((semaphore, latch, client));
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
@@ -139,7 +139,7 @@ scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
     world.does(&["DEL", "redisson_lock_queue:{fair}", "redisson_lock_timeout:{fair}"]);
     let freed = now();
     held.unlock().unwrap();
-    waiter.returns_within(freed, P, "its turn, though its place was taken away");
+    waiter.returns_within(freed, P, "a turn without a queue place");
     for key in world.lock_keys() {
         assert!(world.ttl(&key) > 0, "{key} has no end");
         world.does(&["DEL", &key]);

@@ -336,7 +336,7 @@ fn after_a_restart_dropped_guards_still_release() {
             world.server.restart();
             assert!(eventually(LONG, || client.get_lock("test").is_locked().is_ok()));
             // A request within 100 ms of the last would use the broken connection, and might be lost.
-            let_pass(ms(120), "until the client looks whether its connections stand");
+            let_pass(ms(120), "until the client checks its connections");
         });
     });
 }

@@ -60,7 +60,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
         assert_eq!(said.error(&client.get_lock("secret").hold_count().unwrap_err()), ErrorKind::NoPermission);
         let held = world.direct_as(PASSWORD).get_lock("busy").acquire().unwrap();
         assert!(!client.get_lock("busy").try_lock_for(T).unwrap());
-        seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
+        seen.wait_for("the lack of wake-ups", |event| matches!(event, Event::NoWakeups(_)));
         held.unlock().unwrap();
         for how in [
             Do::SwallowReply(Then::Reset),

@@ -18,7 +18,7 @@ scenario!(killed_subscriptions_do_not_strand_waiters, |world| {
             start(move || {
                 let guard = lock.acquire().unwrap();
                 let taken = now();
-                let_pass(ms(20), "so that a killed subscription falls into the hold or beside it");
+                let_pass(ms(20), "a subscription may be killed within the hold or outside");
                 let released = now();
                 guard.unlock().unwrap();
                 turns.lock().push((taken, released));
@@ -97,7 +97,7 @@ fn waiters_without_subscriptions_poll() {
         for _ in 0..2 {
             let held = other.get_lock("mute").acquire().unwrap();
             let waiter = call(turn(client.get_lock("mute")));
-            seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
+            seen.wait_for("the lack of wake-ups", |event| matches!(event, Event::NoWakeups(_)));
             assert!(!waiter.is_over());
             let unlocked = now();
             held.unlock().unwrap();
@@ -188,7 +188,7 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
     while begun.elapsed() < Duration::from_secs(2) {
         match listener.accept() {
             Ok(_) => came += 1,
-            Err(_) => let_pass(ms(1), "between two looks"),
+            Err(_) => let_pass(ms(1), "between two checks"),
         }
     }
     drop(listener);

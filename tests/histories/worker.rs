@@ -169,7 +169,7 @@ pub(crate) fn wait_as_a_crowd(orders: &Orders) {
                 loop {
                     let name = orders.name(kind, at % LOCKS, mono());
                     if let Ok(Some(guard)) = client.get_lock(&name).try_acquire_for(LONG) {
-                        let_pass(orders.lease / 4, "it holds");
+                        let_pass(orders.lease / 4, "the crowd's hold");
                         drop(guard);
                     }
                 }
@@ -466,7 +466,7 @@ impl Worker<'_> {
                 (None, _) => (1, ms(random() % 4)),
             };
             for _ in 0..pieces {
-                let_pass(piece, "it works");
+                let_pass(piece, "the work under the lock");
                 if let (_, Some(until)) = promised(&guard) {
                     self.note(&Line::Until(hold, until));
                 }

@@ -77,7 +77,7 @@ impl Sides {
                 } else {
                     waiters.push(turn(&lock));
                 }
-                wait_until("it is in the queue", Duration::from_secs(20), || {
+                wait_until("the waiter is in the queue", Duration::from_secs(20), || {
                     let queue = format!("redisson_lock_queue:{{{name}}}");
                     self.cluster.ask::<usize>(primary, &["LLEN", &queue]) == place + 1
                 });

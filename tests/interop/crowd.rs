@@ -40,7 +40,7 @@ type Turn = Box<dyn Fn() -> (u64, u64) + Send>;
 fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
     fn keep() -> (u64, u64) {
         let begun = monotonic();
-        let_pass(ms(1), "it is held for a moment");
+        let_pass(ms(1), "the lock is held for a moment");
         (begun, monotonic())
     }
     fn held(lock: &RedisLock) -> Turn {
@@ -389,7 +389,7 @@ test_on!(fair_waiters_of_both_languages_are_served_in_order, java::set_up(LEASE)
                     let _: () = admin.rpush(lists[odd / 2], order).unwrap();
                 }
             }
-            wait_until("it is in the queue", Duration::from_secs(20), || {
+            wait_until("the waiter is in the queue", Duration::from_secs(20), || {
                 admin.llen::<_, usize>(&queue).unwrap() == turn + 1
             });
         }

@@ -37,7 +37,7 @@ fn queue(admin: &mut Connection) -> Vec<String> {
 fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     let before = queue(admin).pop();
     let comer = come();
-    wait_until("it is in the queue", LONG, || queue(admin).pop() != before);
+    wait_until("the new waiter is in the queue", LONG, || queue(admin).pop() != before);
     (comer, queue(admin).pop().unwrap())
 }
 

@@ -71,7 +71,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
     let waiter = turn(lock.write());
-    wait_until("it waits", LONG, || scripts_run(&mut admin) >= before + 2);
+    wait_until("the writer waits", LONG, || scripts_run(&mut admin) >= before + 2);
     java.get("r0", "read-unlock", &["rw"]);
     java.get("r1", "read-unlock", &["rw"]);
     assert!(waiter.is_open());
@@ -94,13 +94,13 @@ test_on!(our_long_read_lease_survives_redissons_shorter_renewals, java::set_up(L
         let guard = lock.read().acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
         java.get("reader", "read-lock", &["rw"]);
         wait_until("Java's watchdog has cut the time", LONG, || admin.pttl::<_, i64>("rw").unwrap() < 3_100);
-        wait_until("ours has raised it", LONG, || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
+        wait_until("our renewal has raised the time", LONG, || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
         guard.check().unwrap();
         java.get("reader", "read-unlock", &["rw"]);
         assert!(!java.is("writer", "write-try", &["rw"]));
         guard.unlock().unwrap();
         drop(outer);
-        wait_until("nobody reads", LONG, || java.is("writer", "write-try", &["rw"]));
+        wait_until("no reader is left", LONG, || java.is("writer", "write-try", &["rw"]));
         java.get("writer", "write-unlock", &["rw"]);
     }
 });
@@ -396,7 +396,7 @@ test_on!(java_may_lock_during_a_conditions_wait, java::set_up(LONG), |(_alone, s
         lock.unlock().unwrap();
         levels
     });
-    wait_until("it waits for the condition", Duration::from_secs(20), || {
+    wait_until("the thread waits for the condition", Duration::from_secs(20), || {
         !admin.exists::<_, bool>("shop").unwrap()
             && !admin.keys::<_, Vec<String>>("leasehold_condition_queue*").unwrap().is_empty()
     });

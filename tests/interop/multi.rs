@@ -31,7 +31,7 @@ test_on!(multi_locks_exclude_each_other_across_languages, java::set_up(LEASE), |
             (monotonic(), guard.unlock().unwrap())
         });
         let javas = group.split(',').min().unwrap();
-        wait_until("it waits", LONG, || {
+        wait_until("our thread waits", LONG, || {
             let listeners = listeners(&mut admin, &format!("redisson_lock__channel:{{{javas}}}"));
             listeners > 0 && scripts_run(&mut admin) >= before + 2
         });

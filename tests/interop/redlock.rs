@@ -81,7 +81,7 @@ test_on!(a_majority_held_by_rust_is_busy_for_java, alone(), default_server(), |b
     let owner = guard.owner().to_string();
     let has_only_ours =
         |server: &RedisServer| fields(server, "two-of-three").keys().all(|field| *field == owner);
-    wait_until("what Java got of it, it gave back", LIMIT, || servers.iter().all(has_only_ours));
+    wait_until("Java released what it had got", LIMIT, || servers.iter().all(has_only_ours));
     guard.check().unwrap();
     guard.unlock().unwrap();
 });

@@ -86,7 +86,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     assert!(lock.is_held_by_current_thread().unwrap());
     let waiter = peer.ask("waiter", "try-for-lease", &["token", "20000", "20000"]);
     let before = calls(&mut admin, &["set"]);
-    wait_until("they have tried", LONG, || calls(&mut admin, &["set"]) > before);
+    wait_until("the peer has tried", LONG, || calls(&mut admin, &["set"]) > before);
     assert!(waiter.is_open());
     lock.unlock().unwrap();
     assert_eq!(waiter.wait().result.as_deref(), Ok("true"));

@@ -99,7 +99,7 @@ impl Player<'_> {
             held.push((guard, begin(&mut self.log.lock().holds, self.process, name)));
         }
         let begun = now();
-        wait_until("it has worked", LONG, || begun.elapsed() >= work || interrupt.is_interrupted());
+        wait_until("the thread has worked", LONG, || begun.elapsed() >= work || interrupt.is_interrupted());
         for (guard, span) in held {
             self.log.lock().holds[span].to = Some(now());
             guard.unlock().unwrap();
@@ -322,7 +322,7 @@ fn run(
     });
     // After this all reports have arrived.
     clients.iter().for_each(|client| client.shutdown().unwrap());
-    let_pass(ms(100), "what is told, is told on threads of the clients");
+    let_pass(ms(100), "reports come on threads of the clients");
     logs.iter().map(|log| std::mem::take(&mut *log.lock())).collect()
 }
 

@@ -404,7 +404,7 @@ fn a_failed_condition_wait_says_that_work_ran() {
             condition.wait_for(&mut guard, ms(200)).unwrap_err()
         });
         receive(&waits, LONG).unwrap();
-        wait_until("it has given the lock up", LONG, || !lock.is_locked().unwrap());
+        wait_until("the wait has released the lock", LONG, || !lock.is_locked().unwrap());
         store.fail(Fault::Refused);
         clock.advance(ms(200));
         waiter.join().unwrap()

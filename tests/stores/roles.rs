@@ -197,7 +197,7 @@ on_databases!(a_locked_directory_row_delays_no_renewal, D::start(), |server| {
     let client = server.options().lease(ms(3_000)).build().unwrap();
     let begun = now();
     let take = |number: u64| {
-        let_pass(ms(95), "its renewals come later than the last one's");
+        let_pass(ms(95), "each hold is renewed later than the one before");
         client.get_lock(number.to_string()).acquire_owned().unwrap()
     };
     let held: Vec<_> = (0..10).map(take).collect();

@@ -68,7 +68,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
         assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }
     assert_eq!(renewed.state(), HoldState::Lost);
-    let_pass(away, "how long it is away is what matters here");
+    let_pass(away, "the time for which the server is away");
     server.launch_again();
     // This session outlasts the delays of a busy machine.
     let other = client_with_session(&server.url(), SESSION * 5);

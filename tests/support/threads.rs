@@ -251,7 +251,7 @@ impl<T: Send + 'static> Waiter<T> {
             } else if last.1.elapsed() >= REST {
                 return;
             }
-            let_pass(ms(1), "between two looks");
+            let_pass(ms(1), "between two checks");
         }
     }
 

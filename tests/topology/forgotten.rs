@@ -233,7 +233,7 @@ fn cluster_failovers_lose_no_lock_by_default() {
                         let text: String = cluster.ask(primary, &["INFO", "replication"]);
                         text.contains("role:slave") && text.contains("master_link_status:up")
                     };
-                    assert!(eventually(LIMIT, follows), "it does not follow the new primary");
+                    assert!(eventually(LIMIT, follows), "the replica does not follow the new primary");
                     cluster.wait_until_whole();
                     load.next_round();
                 }

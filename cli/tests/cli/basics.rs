@@ -24,7 +24,7 @@ fn run_exits_with_its_commands_exit_code() {
 fn a_busy_lock_has_its_own_exit_code() {
     let server = Server::start();
     let _holder = server.begin(&["run", "busy", "--", "sleep", "60"]);
-    eventually("it is held", || server.keys() == ["busy"]);
+    eventually("the lock is held", || server.keys() == ["busy"]);
     server.ends(&["run", "-n", "busy", "--", "true"], 75, "busy: held by");
     assert_eq!(server.outcome(&["run", "-w", "0.2", "busy", "--", "true"]).0, 75);
     assert_eq!(server.outcome(&["run", "-w", "0", "-E", "9", "busy", "--", "true"]).0, 9);
@@ -95,7 +95,7 @@ fn a_command_waits_for_a_restarting_store() {
             // `-w` limits the wait for the lock and also the wait for the store.
             run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
             let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
-            eventually("it waits", || said().contains("the store is waited for"));
+            eventually("the run waits", || said().contains("the store is waited for"));
             run
         };
         assert_eq!(waits().terminate(), Some(128 + 15), "{words:?}: {}", said());
@@ -296,7 +296,7 @@ fn run_and_elect_work_on_a_sqlite_file() {
     assert_eq!(run(&["run", "--lease", "5s", "filed", "--", "sleep", "6"]), 0);
     assert_eq!(run(&["run", "--max-hold", "1s", "filed", "--", "sleep", "60"]), 124);
     let mut first = Run::start(&mut program(&["elect", "--lease", "3s", "led", "--", "sleep", "60"]));
-    eventually("it leads", || run(&["show", "-q", "led"]) == 0);
+    eventually("the first candidate leads", || run(&["show", "-q", "led"]) == 0);
     assert_eq!(run(&["elect", "-n", "led", "--", "true"]), 75);
     let mut second = Run::start(&mut program(&["elect", "led", "--", "sh", "-c", "exit 6"]));
     assert_eq!((first.terminate(), second.wait().code()), (Some(128 + 15), Some(6)));
@@ -306,7 +306,7 @@ fn run_and_elect_work_on_a_sqlite_file() {
 fn a_signal_ends_the_wait_for_a_file() {
     let (dir, program) = in_a_file();
     let mut holder = Run::start(&mut program(&["run", "-q", "filed", "--", "sleep", "60"]));
-    eventually("it is held", || outcome(&mut program(&["show", "-q", "filed"])).0 == 0);
+    eventually("the lock is held", || outcome(&mut program(&["show", "-q", "filed"])).0 == 0);
     let shown = || {
         let (_, said) = outcome(&mut program(&["-q", "--format", "json", "show", "filed"]));
         let shown: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -317,7 +317,7 @@ fn a_signal_ends_the_wait_for_a_file() {
         let errors = dir.path().join("errors");
         let mut waiter = program(&["run", "-v", "filed", "--", "true"]);
         let mut waiter = Run(waiter.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
-        eventually("it waits", || fs::read_to_string(&errors).unwrap().contains("asking for filed"));
+        eventually("the waiter waits", || fs::read_to_string(&errors).unwrap().contains("asking for filed"));
         signal(waiter.pid(), sent);
         assert_eq!(waiter.wait().code(), Some(128 + number));
         assert_eq!(shown(), (held.0.clone(), 0.into()));
@@ -410,7 +410,7 @@ fn a_lock_is_shown_and_ended_by_force() {
     let said = server.ends(&["show", "held", "free"], 0, "");
     assert!(said.starts_with("held: ") && said.contains("free: "), "{said}");
     let mut holder = server.begin(&["run", "-q", "--lease", "2s", "held", "--", "sleep", "60"]);
-    eventually("it is held", || server.keys() == ["held"]);
+    eventually("the lock is held", || server.keys() == ["held"]);
     let show = || server.json(&["show", "held"]);
     let shown = show();
     let owner = shown["holders"][0]["owner"].as_str().unwrap().to_owned();
@@ -429,8 +429,8 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     let server = Server::start();
     let run = ["run", "-q", "--label", "nightly", "--lease", "3s", "job:1", "--", "sleep", "60"];
     let mut holder = server.begin(&run);
-    eventually("it is held", || server.keys() == ["job:1"]);
-    eventually("its client has said so", || {
+    eventually("the lock is held", || server.keys() == ["job:1"]);
+    eventually("the holder's entry is written", || {
         server.ask(&["KEYS", "leasehold_client:*-*"]).contains("leasehold_client:")
     });
     let list = |arguments: &[&str]| server.ends(arguments, 0, "");
@@ -511,7 +511,7 @@ fn a_lock_of_readers_is_ended_by_force() {
     let mode = || server.ask(&["HGET", "halves", "mode"]);
     for (half, held) in [("-s", "read"), ("-x", "write")] {
         let mut holder = run(half);
-        eventually("it is held", || mode().contains(held));
+        eventually("the lock is held", || mode().contains(held));
         server.ends(&["force", "halves", "--yes"], 0, "halves was released by force");
         assert!(!mode().contains(held), "{half}: still held");
         assert_eq!(holder.wait().code(), Some(79));
@@ -526,7 +526,7 @@ fn control_characters_of_holders_are_escaped() {
         server.leasehold(&["run", "-q", "--label", hostile, "--lease", "3s", "busy", "--", "sleep", "60"]);
     let _holder = Run::start(&mut run);
     let told = |arguments: &[&str]| server.outcome(arguments).1;
-    eventually("its client has said so", || told(&["run", "-n", "busy", "--", "true"]).contains("[2J"));
+    eventually("the holder's entry is written", || told(&["run", "-n", "busy", "--", "true"]).contains("[2J"));
     for format in ["text", "json"] {
         for arguments in [
             &["run", "-n", "busy", "--", "true"][..],

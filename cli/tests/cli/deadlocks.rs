@@ -45,7 +45,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
         }
         meet.wait();
         let asking = LockClient::connect(server.url()).unwrap();
-        eventually("it can be seen", || !asking.deadlocks().unwrap().is_empty());
+        eventually("the deadlock is found", || !asking.deadlocks().unwrap().is_empty());
         // The threads must end even if the work panics.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         interrupt.interrupt();
@@ -188,14 +188,14 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
     let server = Server::start();
     let site = Site::start(&server);
     deadlocked(&server, || {
-        eventually("programs are told", || {
+        eventually("the list has the deadlock", || {
             let listed = site.get("/locks.json").json();
             listed["deadlocks"][0]["steps"].as_array().is_some_and(|steps| steps.len() == 2)
         });
         let Some(program) = browser::find() else { return };
         let mut page = Browser::start(program, &[]);
         page.open(&site.url());
-        page.eventually("it is drawn", "document.querySelectorAll('#deadlocks svg rect').length === 2");
+        page.eventually("the deadlock is drawn", "document.querySelectorAll('#deadlocks svg rect').length === 2");
         let text = page.value("document.getElementById('deadlocks').textContent");
         let text = text.as_str().unwrap();
         for part in ["2 threads wait for each other", "takes orders:1", "has waited", "for stock:2"] {
@@ -205,7 +205,7 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
         assert_eq!(page.value("document.querySelectorAll('#deadlocks text.lock').length"), 2);
         assert_eq!(page.complaints, Vec::<String>::new());
     });
-    eventually("it is over", || site.get("/locks.json").json()["deadlocks"] == serde_json::json!([]));
+    eventually("the deadlock is over", || site.get("/locks.json").json()["deadlocks"] == serde_json::json!([]));
 }
 
 /// Deadlocks of 2, 3 and 8 threads are shown on a phone and on larger screens.
@@ -221,7 +221,7 @@ fn the_deadlock_picture_fits_every_screen_size() {
     for count in [2, 3, 8] {
         ring_of(&server, &locks[..count], || {
             page.eventually(
-                "it is drawn",
+                "the deadlock is drawn",
                 &format!("document.querySelectorAll('#deadlocks svg rect').length === {count}"),
             );
             for (width, scheme) in [(320, "light"), (800, "dark"), (1_400, "light")] {
@@ -233,7 +233,7 @@ fn the_deadlock_picture_fits_every_screen_size() {
                 assert_eq!(page.value(UNREADABLE), serde_json::json!([]), "{count} threads, {width} pixels");
             }
         });
-        page.eventually("it is over", "document.getElementById('deadlocks').hidden");
+        page.eventually("the deadlock is over", "document.getElementById('deadlocks').hidden");
     }
 }
 

@@ -203,9 +203,9 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
     // A signal that the parent of `leasehold` has blocked still ends the wait for the lock.
     let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
-    eventually("it is held", || !server.keys().is_empty());
+    eventually("the lock is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
-    eventually("it waits", || server.queue_length("inherited") == 1);
+    eventually("the waiter waits", || server.queue_length("inherited") == 1);
     assert_eq!(waiting.terminate(), Some(128 + 15));
     holder.terminate();
 }

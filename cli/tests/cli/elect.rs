@@ -42,10 +42,10 @@ fn a_leader_that_lost_its_lock_stands_for_election_again() {
     let file = server.path("leader");
     let stamper = Stamper { file: &file, ignores_term: false, once: false };
     let mut leader = Run::start(stamper.under(&mut server.leasehold(&["elect", "--lease", "2s", "led"])));
-    eventually("it leads", || leads(&server, "leader"));
+    eventually("the candidate leads", || leads(&server, "leader"));
     let helper = children(leader.pid())[0];
     server.ask(&["DEL", "led"]);
-    eventually("its command was ended, and another began", || {
+    eventually("the leader's command was ended, and another began", || {
         children(leader.pid()).first().is_some_and(|now| *now != helper && !children(*now).is_empty())
     });
     leader.terminate();
@@ -56,7 +56,7 @@ fn a_leader_that_lost_its_lock_stands_for_election_again() {
 fn a_one_term_leader_exits_when_its_term_is_lost() {
     let server = Server::start();
     let mut leader = candidate(&server, "leader", &["--one-term"]);
-    eventually("it leads", || leads(&server, "leader"));
+    eventually("the candidate leads", || leads(&server, "leader"));
     server.ask(&["DEL", "led"]);
     assert_eq!(leader.wait().code(), Some(79));
 }
@@ -72,7 +72,7 @@ fn a_candidate_that_waits_again_ends_by_a_signal() {
     eventually("the second leads", || leads(&server, "second"));
     eventually("the first waits", || server.queue_length("led") == 1);
     assert_eq!(first.terminate(), Some(128 + 15));
-    eventually("its place is given up", || server.queue_length("led") == 0);
+    eventually("the waiter's queue place is gone", || server.queue_length("led") == 0);
     drop(second);
 }
 
@@ -82,7 +82,7 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
     let (code, _) = server.outcome(&["elect", "led", "--", "sh", "-c", "exit 6"]);
     assert_eq!((code, server.keys()), (6, Vec::new()));
     let busy = server.begin(&["elect", "led", "--", "sleep", "60"]);
-    eventually("it leads", || server.keys().contains(&"led".to_owned()));
+    eventually("the candidate leads", || server.keys().contains(&"led".to_owned()));
     assert_eq!(server.outcome(&["elect", "-n", "led", "--", "true"]).0, 75);
     assert_eq!(server.outcome(&["elect", "-w", "0.1", "led", "--", "true"]).0, 75);
     drop(busy);
@@ -92,7 +92,7 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
 fn library_and_program_candidates_share_an_election() {
     let server = Server::start();
     let mut leader = server.begin(&["elect", "led", "--", "sleep", "60"]);
-    eventually("it leads", || server.keys().contains(&"led".to_owned()));
+    eventually("the candidate leads", || server.keys().contains(&"led".to_owned()));
     let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
     eventually("the library's waits", || server.queue_length("led") == 1);
@@ -130,12 +130,12 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
     let leads = || server.keys().contains(&"led".to_owned());
     let said = || std::fs::read_to_string(&errors).unwrap();
-    eventually("it leads", leads);
+    eventually("the candidate leads", leads);
     // A changed password affects only new connections, so the test breaks the open ones.
     for word in ["new", "newer"] {
         set(word);
         server.ask(&["CLIENT", "KILL", "USER", "user"]);
-        eventually("it reads the file again", || server.ask(&["CLIENT", "LIST"]).contains("user=user"));
+        eventually("the program reads the file again", || server.ask(&["CLIENT", "LIST"]).contains("user=user"));
         assert!(leads(), "{}", said());
     }
     server.ask(&["ACL", "SETUSER", "user", "resetpass", ">other"]);
@@ -154,7 +154,7 @@ fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
         Run::start(server.connected(&command).arg(server.path("led")))
     };
     let mut leader = candidate();
-    eventually("it leads", || led() == 1);
+    eventually("the candidate leads", || led() == 1);
     let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
     eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
     let stand = || server.queue_length("led") == 3;
@@ -162,5 +162,5 @@ fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
     let listen = || server.ask(&["CLIENT", "LIST"]).lines().filter(|one| subscribed(one)).count();
     eventually("three listen", || stand() && listen() == 3);
     leader.terminate();
-    eventually("one of them leads, and another has its place", || led() == 2 && stand() && listen() == 3);
+    eventually("another candidate leads, and three wait", || led() == 2 && stand() && listen() == 3);
 }

@@ -85,9 +85,9 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
             let mut shell = Run::start(&mut script(&server, shell, &text));
             assert_ne!(shell.wait().code(), Some(9), "{end}: the lock was not held");
             let begun = now();
-            eventually("it is released", || server.keys().is_empty());
+            eventually("the lock is released", || server.keys().is_empty());
             assert!(now() - begun < 20_000_000_000, "only the end of the lease released the lock: {end}");
-            eventually("its socket goes", || sockets(&server) == 0);
+            eventually("the hold's socket is removed", || sockets(&server) == 0);
         }
     }
 }
@@ -142,7 +142,7 @@ fn the_background_process_of_hold_closes_the_shells_pipes() {
     assert_eq!((code, said.trim(), server.keys().len()), (0, "held", 1));
     other.kill().unwrap();
     other.wait().unwrap();
-    eventually("it is released", || server.keys().is_empty());
+    eventually("the lock is released", || server.keys().is_empty());
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
                 while ! [ -s \"$DIR/told\" ]; do sleep 0.05; done; wait; \
                 leasehold release \"$(sed 's/.*\"handle\":\"\\([^\"]*\\)\".*/\\1/' \"$DIR/held\")\"; exit $?";
     let mut shell = Run::start(&mut script(&server, "bash", text));
-    eventually("it works", || !text_of(&server, "begun").is_empty());
+    eventually("the script works", || !text_of(&server, "begun").is_empty());
     let held = held(&server, "held");
     server.ask(&["DEL", "job"]);
     let gone = now();
@@ -165,7 +165,7 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
     let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
     assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
-    eventually("its keeper ends", || is_dead(pid(&held, "keeper")));
+    eventually("the background process ends", || is_dead(pid(&held, "keeper")));
 }
 
 fn text_of(server: &Server, file: &str) -> String {
@@ -197,7 +197,7 @@ fn is_dead_before_the_next(case: &str) {
     let mut shell = Run::start(&mut command);
     let held = held(&server, "held");
     let _ends = Ends(pid(&held, "keeper"));
-    eventually("it works", || !stamps(&server.path("first")).is_empty());
+    eventually("the script works", || !stamps(&server.path("first")).is_empty());
     let next = Stamper { file: &server.path("next"), ignores_term: false, once: true };
     let mut run = server.leasehold(&["run", "job"]);
     let mut run = Run::start(next.under(&mut run));
@@ -216,8 +216,8 @@ fn is_dead_before_the_next(case: &str) {
     if case == "keeper stopped" {
         signal(pid(&held, "keeper"), Signal::CONT);
     }
-    eventually(&format!("the keeper ends: {case}"), || is_dead(pid(&held, "keeper")));
-    eventually(&format!("its socket goes: {case}"), || sockets(&server) == 0);
+    eventually(&format!("the background process ends: {case}"), || is_dead(pid(&held, "keeper")));
+    eventually(&format!("the hold's socket is removed: {case}"), || sockets(&server) == 0);
 }
 
 #[test]
@@ -241,11 +241,11 @@ fn the_process_that_ends_the_shell_is_replaced_if_killed() {
     // A *lookout* is a process that the keeper starts to signal the shell if the lock is lost. If it were
     // stopped before it runs the program, it would block the keeper.
     eventually(
-        "another lookout runs",
+        "another process that can end the shell runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
     );
     signal(children(keeper)[0], Signal::STOP);
-    eventually("one that is stopped goes on", || !is_stopped(children(keeper)[0]));
+    eventually("the stopped process goes on", || !is_stopped(children(keeper)[0]));
     server.ask(&["DEL", "job"]);
     assert_eq!(shell.wait().code(), None, "a signal ended the shell");
 }
@@ -271,15 +271,15 @@ fn the_background_process_of_hold_survives_term_hup_and_int() {
     let (code, _) = server.outcome(&["run", "-q", "-w", "1", "job", "--", "true"]);
     assert_eq!((code, is_dead(keeper)), (75, false));
     drop(shell);
-    eventually("it is released", || server.keys().is_empty());
-    eventually("the keeper ends", || is_dead(keeper));
+    eventually("the lock is released", || server.keys().is_empty());
+    eventually("the background process ends", || is_dead(keeper));
 }
 
 #[test]
 fn waiting_stops_when_hold_or_the_shell_dies() {
     let server = Server::start();
     let mut first = server.begin(&["run", "job", "--", "sleep", "60"]);
-    eventually("the first holds it", || !server.keys().is_empty());
+    eventually("the first run holds the lock", || !server.keys().is_empty());
     for whose in ["hold", "shell"] {
         let text = "sleep 0.01; hold=$(\"$LEASEHOLD\" -q hold job); echo $? >\"$DIR/code\"; sleep 60";
         let mut shell = Run::start(&mut script(&server, "bash", text));
@@ -288,19 +288,19 @@ fn waiting_stops_when_hold_or_the_shell_dies() {
                 descendants(shell.pid()).into_iter().find(|pid| words(*pid).starts_with("leasehold keep"))?;
             Some(holds)
         };
-        eventually("it waits", || {
+        eventually("the hold waits", || {
             keeper().is_some() && server.ask(&["CLIENT", "LIST"]).contains("cmd=subscribe")
         });
         let keeper = keeper().unwrap();
         let hold = descendants(shell.pid()).into_iter().find(|pid| words(*pid).starts_with(PROGRAM)).unwrap();
         if whose == "hold" {
             signal(hold, Signal::TERM);
-            eventually("its code is that of the signal", || text_of(&server, "code") == "143\n");
+            eventually("the exit code is the signal's", || text_of(&server, "code") == "143\n");
         } else {
             drop(shell.0.kill());
             shell.wait();
         }
-        eventually("the keeper ends", || is_dead(keeper));
+        eventually("the background process ends", || is_dead(keeper));
     }
     first.terminate();
     assert_eq!(server.keys(), Vec::<String>::new());
@@ -324,7 +324,7 @@ fn hold_and_release_exit_with_their_documented_codes() {
         (code, said)
     };
     let _held = server.begin(&["run", "busy", "--", "sleep", "60"]);
-    eventually("it is held", || !server.keys().is_empty());
+    eventually("the lock is held", || !server.keys().is_empty());
     for (text, wanted) in [
         ("leasehold hold -n busy", 75),
         ("leasehold hold -w 100ms -E 7 busy", 7),
@@ -398,7 +398,7 @@ fn a_hold_waits_for_a_store_that_restarts() {
         "hold=$(leasehold hold -w 60 --pid $$ held 2>$DIR/errors) || exit 9; leasehold release $hold",
     );
     let mut run = Run(run.env("LEASEHOLD_RETRY_TIMEOUT", "1ms").spawn().unwrap());
-    eventually("it waits", || text(&server.path("errors")).contains("the store is waited for"));
+    eventually("the hold waits", || text(&server.path("errors")).contains("the store is waited for"));
     server.start_again();
     assert_eq!(run.wait().code(), Some(0), "{}", text(&server.path("errors")));
 }

@@ -97,21 +97,21 @@ fn a_resumed_former_leader_answers_that_leadership_has_ended() {
 fn a_leader_without_its_store_says_503_and_leads_again() {
     let mut server = Server::start();
     let leader = candidate(&server, "leader", &["--lease", "2s"]);
-    eventually("it leads and is ready", || leads(&leader) && leader.get("/ready").status == 200);
+    eventually("the candidate leads and is ready", || leads(&leader) && leader.get("/ready").status == 200);
     server.stop();
     let over = now() + 2_000_000_000;
-    eventually("it does not lead", || {
+    eventually("the candidate does not lead", || {
         let (asked, leads) = (now(), leads(&leader));
         assert!(!leads || asked < over, "the leader leads after the end of its lease");
         !leads
     });
-    eventually("its store is away", || {
+    eventually("the candidate says that the store is away", || {
         let answer = leader.get("/ready");
         answer.status == 503 && answer.body.contains("the store does not answer")
     });
     server.start_again();
-    eventually("it leads again", || leads(&leader));
-    eventually("it is ready", || leader.get("/ready").status == 200);
+    eventually("the candidate leads again", || leads(&leader));
+    eventually("the candidate is ready", || leader.get("/ready").status == 200);
 }
 
 #[test]
@@ -119,16 +119,16 @@ fn a_leader_that_knows_of_its_loss_says_503() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "leader", "9s");
     let leader = &tolerant.0;
-    eventually("it leads", || leads(leader));
+    eventually("the candidate leads", || leads(leader));
     server.ask(&["DEL", "led"]);
     make_lock(&server, "led");
     let asked = now();
     let left = number(&leader.get("/leader"), "left_ms ") * 1_000_000;
-    eventually("it does not lead", || !leads(leader));
+    eventually("the candidate does not lead", || !leads(leader));
     assert!(now() < asked + left, "the leader reported its end only after the lease");
     assert_eq!(leader.get("/ready").body, "the command is being ended\n");
     let before = stamps(&server.path("leader")).len();
-    eventually("its command goes on", || stamps(&server.path("leader")).len() > before);
+    eventually("the command goes on", || stamps(&server.path("leader")).len() > before);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_candidate_answers_before_its_store_is_there() {
     assert_eq!((leader.status, ready.status), (503, 503));
     assert_eq!(ready.body, "the store has not answered yet\n");
     server.start_again();
-    eventually("it leads", || leads(&candidate));
+    eventually("the candidate leads", || leads(&candidate));
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_setup_warning_is_printed_once() {
     };
     // A thread prints the warning at some moment of the run, so the test waits for the text.
     let mut said = String::new();
-    eventually("it is said", || {
+    eventually("the warning is printed", || {
         said += &outcome(&mut with(&["run", "--lease", "2s", "job", "--", "sleep", "0.2"])).1;
         said.contains("longer than the lease")
     });
@@ -142,7 +142,7 @@ fn errors_say_whether_sentinel_or_server_needs_the_password() {
     fs::write(&config, format!("port {port}\nbind 127.0.0.1\nrequirepass S3CR3T\n{monitor}\n")).unwrap();
     let mut sentinel = Command::new(server_program());
     let _sentinel = Run::start(sentinel.arg(&config).arg("--sentinel").current_dir(server.dir.path()));
-    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    eventually("the Sentinel listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let url = format!("redis-sentinel://127.0.0.1:{port}/m");
     ends(
         leasehold(&["run", "-n", "job", "true"]).env("LEASEHOLD_URL", &url),

@@ -156,7 +156,7 @@ fn a_job_has_a_fence_and_a_last_run() {
         assert_eq!(outcome(&mut job("exit 0", "1ms")).0, 0);
         let last = &shown(&server, &url)["last_run"];
         assert_eq!((&last["exit_code"], &last["state"]), (&0.into(), &"may_run".into()), "{last}");
-        eventually("its least time is over", || outcome(&mut job("sleep 0.1; exit 3", "30s")).0 == 3);
+        eventually("the job's least time is over", || outcome(&mut job("sleep 0.1; exit 3", "30s")).0 == 3);
         let last = &shown(&server, &url)["last_run"];
         assert_eq!((&last["exit_code"], &last["state"]), (&3.into(), &"has_run".into()), "{last}");
         let seconds = |field: &str| last[field].as_f64().unwrap();
@@ -172,7 +172,7 @@ fn a_job_has_a_fence_and_a_last_run() {
         // While the job runs again, `show` distinguishes this run from the last one.
         assert_eq!(outcome(server.leasehold(&["force", "job", "--yes"]).env("LEASEHOLD_URL", &url)).0, 0);
         let mut running = Run::start(&mut job("while [ -s $0 ]; do sleep 0.05; done", "30s"));
-        eventually("it runs", || shown(&server, &url)["last_run"]["state"] == "runs");
+        eventually("the job runs", || shown(&server, &url)["last_run"]["state"] == "runs");
         ends(&mut job("exit 0", "30s"), 75, "job runs already: held by ");
         let told = fs::read_to_string(&fences).unwrap();
         fs::write(&fences, "").unwrap();
@@ -194,7 +194,7 @@ fn a_lost_run_keeps_the_last_runs_record() {
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
     let mut lost = once(&server, ["1ms", "60s"], "sleep 60");
     let mut lost = Run::start(&mut lost);
-    eventually("it runs", || runs(&server) == 2);
+    eventually("the job runs", || runs(&server) == 2);
     server.ask(&["DEL", "job"]);
     drop(lost.0.kill());
     lost.wait();

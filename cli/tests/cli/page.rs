@@ -15,7 +15,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
     let mut page = Browser::start(program, &[]);
     page.open(&site.url());
     page.eventually(
-        "it lists",
+        "the page lists the locks",
         "document.getElementById('summary').textContent.startsWith('0 held, 0 waiting')",
     );
     assert_eq!(page.value("document.querySelectorAll('#rows tr').length"), 0);
@@ -23,7 +23,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
     let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
     let mut first = server.begin(&arguments);
     let of_first = format!("process {}, leasehold, “first”", first.pid());
-    eventually("the row of the first, with its time", || {
+    eventually("the first holder's row has a time", || {
         page.row("import").is_some_and(|cells| {
             cells[2].contains(&of_first)
                 && cells[3].ends_with(" s")
@@ -40,7 +40,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
         page.row("import").is_some_and(|cells| cells[5].starts_with("1\n") && cells[5].contains(&of_second))
     });
     first.terminate();
-    eventually("the second holds it", || {
+    eventually("the second run holds the lock", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
     // A row in which the user has selected text, or which the user is reading, stays in its place.
@@ -93,10 +93,10 @@ fn html_and_hidden_characters_in_names_show_as_text() {
     let site = Site::start(&server);
     let mut page = Browser::start(program, &[]);
     page.open(&site.url());
-    page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 3");
+    page.eventually("the page lists the locks", "document.querySelectorAll('#rows tr').length === 3");
     assert!(page.row(html).is_some());
     assert!(page.row("a\\u{202e}gnp.exe\\u{7}").is_some());
-    eventually("it names the holder's label", || {
+    eventually("the page shows the holder's label", || {
         page.row("owned").is_some_and(|cells| cells[2].contains(&format!("“{label}”")))
     });
     let elements = "[...new Set([...document.querySelectorAll('#rows *')].map(one => one.tagName))].join()";
@@ -120,7 +120,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     let site = Site::start(&server);
     let mut page = Browser::start(program, &[]);
     page.open(&site.url());
-    page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 1000");
+    page.eventually("the page lists the locks", "document.querySelectorAll('#rows tr').length === 1000");
     let names = |page: &mut Browser, few: usize| {
         let texts = format!(
             "[...document.querySelectorAll('#rows tr')].slice(0, {few}).map(row => row.cells[0].textContent)"
@@ -185,22 +185,22 @@ fn the_page_shows_when_store_or_server_is_unreachable() {
     let mut site = Site::start(&server);
     let mut page = Browser::start(program, &[]);
     page.open(&site.url());
-    page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 1");
+    page.eventually("the page lists the locks", "document.querySelectorAll('#rows tr').length === 1");
     assert_eq!(page.value("document.getElementById('notice').hidden"), true);
     server.stop();
     page.eventually(
-        "it says so",
+        "the page shows that the store is away",
         "/^No news for .*: the store does not answer/.test(document.getElementById('notice').textContent)",
     );
     assert_eq!(page.value("getComputedStyle(document.getElementById('notice')).display"), "block");
     assert!(page.row("plain").is_some(), "the last known rows stay");
     server.start_again();
     page.eventually(
-        "it is back",
+        "the page shows the locks again",
         "document.getElementById('notice').hidden && document.querySelectorAll('#rows tr').length === 0",
     );
     site.end(Signal::TERM);
-    page.eventually("it says so", "document.getElementById('notice').textContent.includes('the program that serves this page does not answer')");
+    page.eventually("the page shows that the program is away", "document.getElementById('notice').textContent.includes('the program that serves this page does not answer')");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn the_page_fits_a_small_screen() {
     let mut page = Browser::start(program, &[]);
     let pictures = std::env::var("LEASEHOLD_PICTURES").ok();
     page.open(&site.url());
-    page.eventually("it lists", "document.getElementById('summary').textContent.startsWith('0 held')");
+    page.eventually("the page lists the locks", "document.getElementById('summary').textContent.startsWith('0 held')");
     let mut runs = Vec::new();
     for (locks, more) in [(0, 0), (20, 17), (1000, 980)] {
         if locks == 20 {
@@ -257,12 +257,12 @@ fn the_page_fits_a_small_screen() {
                 let arguments = ["run", "--label", label, "import:orders", "--", "sleep", "60"];
                 runs.push(server.begin(&arguments));
             }
-            page.eventually("those wait", "[...document.querySelectorAll('#rows td')].some(cell => cell.textContent.startsWith('2\\n'))");
+            page.eventually("two runs wait", "[...document.querySelectorAll('#rows td')].some(cell => cell.textContent.startsWith('2\\n'))");
         }
         if more > 0 {
             make_locks(&server, if locks == 20 { "orders:" } else { "carts:" }, 1, more);
         }
-        page.eventually("it lists", &format!("document.querySelectorAll('#rows tr').length === {locks}"));
+        page.eventually("the page lists the locks", &format!("document.querySelectorAll('#rows tr').length === {locks}"));
         let mut colors = Vec::new();
         for scheme in ["light", "dark"] {
             let few = if locks < 1000 || pictures.is_some() { 4 } else { 1 };

@@ -9,7 +9,7 @@ use crate::world::{Run, Server, eventually, outcome};
 
 fn holding(server: &Server, arguments: &[&str], name: &str) -> Run {
     let holder = server.begin(arguments);
-    eventually("it is held", || server.outcome(&["show", name]).1.contains(" on "));
+    eventually("the lock is held", || server.outcome(&["show", name]).1.contains(" on "));
     holder
 }
 
@@ -60,7 +60,7 @@ fn later_readers_wait_behind_a_writer() {
         server.outcome(&words).0
     };
     eventually("a later reader goes behind the writer", || read(&["--writers-first"]) == 75);
-    eventually("once it has waited, every reader does", || read(&[]) == 75);
+    eventually("every reader waits behind a long-waiting writer", || read(&[]) == 75);
     drop(writer);
     assert_eq!(server.outcome(&["run", "--writers-first", "book", "--", "true"]).0, 64);
 }

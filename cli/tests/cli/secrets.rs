@@ -103,14 +103,14 @@ fn no_background_process_of_hold_has_a_password_argument() {
     let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let keeper = held["keeper"].as_u64().unwrap().try_into().unwrap();
     let lookout = children(keeper)[0];
-    eventually("the lookout has its arguments", || cmdline(lookout).starts_with("leasehold\0lookout"));
+    eventually("the second process has its arguments", || cmdline(lookout).starts_with("leasehold\0lookout"));
     assert!(cmdline(keeper).starts_with("leasehold\0keep") && cmdline(keeper).contains("\"job\""));
     for text in [cmdline(keeper), cmdline(lookout), held.to_string()] {
         assert!(!text.contains("S3CR3T"), "{text}");
     }
     shell.kill().unwrap();
     shell.wait().unwrap();
-    eventually("it is released", || server.keys().is_empty());
+    eventually("the lock is released", || server.keys().is_empty());
 }
 
 fn cmdline(pid: u32) -> String {

@@ -91,7 +91,7 @@ fn serve_labels_metrics_by_name_group_in_prometheus_format() {
     make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no expiry
     make_lock(&server, "plain");
     let mut run = server.begin(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]);
-    eventually("it is held", || server.keys().contains(&"import:1".to_owned()));
+    eventually("the lock is held", || server.keys().contains(&"import:1".to_owned()));
     let mut waits = server.begin(&["run", "--lease", "3s", "import:1", "--", "true"]);
     let site = Site::start(&server);
     eventually("the wait and the hold are known", || {
@@ -155,7 +155,7 @@ fn metrics_of_serve_tell_leaders_permits_and_locks_apart() {
     let library = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = library.leader("own").unwrap();
     let site = Site::start(&server);
-    eventually("each is counted as what it is", || {
+    eventually("each lock is counted under its kind", || {
         let scrape = scraped(&site);
         let (held, waiters) = (by_kind(&scrape, "locks_held"), by_kind(&scrape, "waiters"));
         let of = |all: &BTreeMap<String, f64>, kind: &str| all.get(kind).copied();
@@ -274,7 +274,7 @@ fn slow_http_clients_do_not_block_others() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
-    eventually("it lists", || site.locks().len() == 1000);
+    eventually("the locks are listed", || site.locks().len() == 1000);
     // More clients connect than are served at a time. Some send one letter at a time, and others do not read
     // their answer.
     let mut slow: Vec<TcpStream> = Vec::new();
@@ -343,7 +343,7 @@ fn serve_writes_nothing_to_the_store() {
             assert_eq!(site.get(path).status, 200);
         }
         let lists = samples(&scraped(&site), "lists_total")["ok"];
-        eventually("it lists anew", || samples(&scraped(&site), "lists_total")["ok"] > lists);
+        eventually("the locks are listed again", || samples(&scraped(&site), "lists_total")["ok"] > lists);
     }
     assert_eq!(site.end(Signal::TERM), Some(143));
     assert_eq!(changes(), before);
@@ -355,11 +355,11 @@ fn serve_outlives_a_store_that_goes_away() {
     let mut server = Server::start();
     make_locks(&server, "orders:", 1, 3);
     let mut site = Site::start(&server);
-    eventually("it lists", || site.locks().len() == 3);
+    eventually("the locks are listed", || site.locks().len() == 3);
     assert_eq!((site.get("/healthz").status, &*site.get("/healthz").body), (200, "ok\n"));
 
     server.stop();
-    eventually("it is noticed", || {
+    eventually("the store's end is noticed", || {
         site.get("/healthz").status == 503 && site.get("/locks.json").status == 503
     });
     let answer = site.get("/locks.json");
@@ -376,7 +376,7 @@ fn serve_outlives_a_store_that_goes_away() {
 
     server.start_again();
     make_locks(&server, "orders:", 1, 2);
-    eventually("it is back", || site.get("/healthz").status == 200 && site.locks().len() == 2);
+    eventually("the store's return is noticed", || site.get("/healthz").status == 200 && site.locks().len() == 2);
     site.says("back");
     assert_eq!(samples(&scraped(&site), "up")[""], 1.0);
 }
@@ -387,7 +387,7 @@ fn a_hanging_store_does_not_block_serve() {
     let site = Site::start(&server);
     assert_eq!(site.get("/healthz").status, 200);
     signal(server.pid(), Signal::STOP);
-    eventually("it is noticed", || {
+    eventually("the store's silence is noticed", || {
         let begin = now();
         let all = ["/healthz", "/locks.json"].map(|path| site.get(path).status);
         let took = Duration::from_nanos(now() - begin);
@@ -395,7 +395,7 @@ fn a_hanging_store_does_not_block_serve() {
         all == [503, 503]
     });
     signal(server.pid(), Signal::CONT);
-    eventually("it is back", || site.get("/healthz").status == 200 && site.get("/locks.json").status == 200);
+    eventually("the store's return is noticed", || site.get("/healthz").status == 200 && site.get("/locks.json").status == 200);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn no_url_and_no_password_is_shown() {
     };
     is_clean();
     server.stop();
-    eventually("it is noticed", || {
+    eventually("the store's end is noticed", || {
         site.get("/healthz").status == 503 && site.get("/locks.json").status == 503
     });
     is_clean();
@@ -482,14 +482,14 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     let of = |name: &str| samples(&scraped(&site), name).get("nightly").copied();
     assert_eq!((of("job_runs"), of("job_last_exit_code")), (Some(0.0), None));
     assert_eq!(outcome(&mut once("exit 0", "1ms")).0, 0);
-    eventually("it is told", || of("job_last_exit_code") == Some(0.0));
+    eventually("the exit code is shown", || of("job_last_exit_code") == Some(0.0));
     let success = of("job_last_success_timestamp_seconds").unwrap();
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((wall - success).abs() < 60.0, "{success} at {wall}");
     // This job runs until the file exists.
     let script = "while [ ! -e $0 ]; do sleep 0.05; done; exit 3";
     let mut failing = Run::start(&mut once(script, "50s"));
-    eventually("it is told to run", || of("job_runs") == Some(1.0));
+    eventually("the job is shown as running", || of("job_runs") == Some(1.0));
     let jobs = site.get("/locks.json").json()["jobs"].clone();
     assert_eq!((&jobs[0]["name"], &jobs[0]["runs"]), (&json!("nightly"), &json!(true)), "{jobs}");
     assert_eq!(
@@ -499,7 +499,7 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     );
     std::fs::write(server.path("go"), "").unwrap();
     assert_eq!(failing.wait().code(), Some(3));
-    eventually("its end is told", || of("job_last_exit_code") == Some(3.0));
+    eventually("the job's end is shown", || of("job_last_exit_code") == Some(3.0));
     assert_eq!(of("job_runs"), Some(0.0));
     assert!((of("job_last_success_timestamp_seconds").unwrap() - success).abs() < 2.0);
     // The test compares moments of one answer only, because each is the time of the answer less an age.

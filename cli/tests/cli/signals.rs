@@ -38,14 +38,14 @@ fn a_signal_ends_the_wait_without_leftovers() {
         let mut holder = run(holding, &["sh", "-c", "sleep 60; :"]);
         let is_running =
             || children(holder.pid()).first().is_some_and(|helper| !children(*helper).is_empty());
-        eventually("it is held", is_running);
+        eventually("the lock is held", is_running);
         let keys = server.keys();
         for (sent, number) in SIGNALS {
             let mut waiter = run(kind, &["true"]);
-            eventually(&format!("it waits {kind:?}"), || waits("1"));
+            eventually(&format!("the waiter waits {kind:?}"), || waits("1"));
             signal(waiter.pid(), sent);
             assert_eq!(waiter.wait().code(), Some(128 + number), "{kind:?}");
-            eventually("nobody is there", || waits("0"));
+            eventually("no waiter is left", || waits("0"));
             assert_eq!(server.keys(), keys, "{kind:?}");
         }
         assert_eq!(holder.terminate(), Some(128 + 15));
@@ -112,7 +112,7 @@ fn a_signal_ends_a_run_at_any_moment() {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
         // The program handles signals once it has several threads. Until then a signal ends it.
         let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
-        eventually("it has started", || threads() > 1);
+        eventually("the program has threads", || threads() > 1);
         crate::world::pause(at / 2);
         assert_eq!(run.terminate(), Some(128 + 15), "after {} ms", at / 2);
         assert_eq!(server.keys(), Vec::<String>::new());

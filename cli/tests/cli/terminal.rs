@@ -115,7 +115,7 @@ impl Drop for Shell {
 fn beside_a_holder(server: &Server) -> Shell {
     let mut shell = Shell::start(server);
     shell.types("$run one -- sleep 60 &\n");
-    eventually("it is held", || server.keys() == ["one"]);
+    eventually("the lock is held", || server.keys() == ["one"]);
     shell
 }
 
@@ -123,7 +123,7 @@ fn beside_a_holder(server: &Server) -> Shell {
 fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
     let mut shell = Shell::start(server);
     shell.goes(&[(&format!("$run {options} one -- cat\n"), shown)]);
-    eventually("it is held", || server.keys() == ["one"]);
+    eventually("the lock is held", || server.keys() == ["one"]);
     shell.goes(&[("typed\n", &["typed\r\ntyped"])]);
     shell
 }
@@ -144,7 +144,7 @@ fn ctrl_c_ends_a_wait() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run -v --fair one -- true\n", &["asking for one"])]);
-    eventually("it waits", || server.ask(&["LLEN", "redisson_lock_queue:{one}"]).starts_with(":1"));
+    eventually("the waiter waits", || server.ask(&["LLEN", "redisson_lock_queue:{one}"]).starts_with(":1"));
     shell.goes(&[("\x03", &["ready> "])]);
     shell.has_code(130);
     shell.goes(&[("kill %1; wait %1; echo over $?\n", &["over 143"])]);
@@ -165,7 +165,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run -v one -- echo had''it\n", &["asking for one"])]);
-    eventually("it waits", || server.queue_length("one") == 1);
+    eventually("the waiter waits", || server.queue_length("one") == 1);
     shell.goes(&[("\x1a", &["Stopped"]), ("kill %1; fg\n", &["hadit"])]);
     shell.has_code(0);
 }
@@ -201,7 +201,7 @@ fn a_command_in_a_pipeline_gets_the_terminal() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.types("$run one -- cat | tr a-z A-Z\n");
-    eventually("it is held", || server.keys() == ["one"]);
+    eventually("the lock is held", || server.keys() == ["one"]);
     shell.goes(&[("loud\n\x04", &["LOUD", "ready> "])]);
 }
 

@@ -69,7 +69,7 @@ impl Top {
                 text.split_once("held by").is_some_and(|(_, behind)| behind.contains(label))
             }
         };
-        eventually(&format!("it asks about {label}"), || is_asked(self.lines().join(" ")));
+        eventually(&format!("the program asks about {label}"), || is_asked(self.lines().join(" ")));
     }
 
     #[track_caller]
@@ -143,7 +143,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.types("q");
     assert_eq!(top.ends(), 0);
     // The test waits until it has read the program's last output.
-    eventually("what was on the terminal before is there again, and the cursor", || {
+    eventually("the terminal's earlier text and cursor are back", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
     });

@@ -41,7 +41,7 @@ fn an_unanswered_attempt_that_arrives_late_is_undone() {
     store.give(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
     assert!(store.is_free());
-    comes_about("a waiter here hears that it was freed", || has_word(&place));
+    comes_about("a local waiter is woken", || has_word(&place));
     drop(place);
 }
 

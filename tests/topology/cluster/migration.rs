@@ -122,7 +122,7 @@ fn every_waiter_is_granted_after_its_slot_moved() {
                 start(move || {
                     while !is_over.load(Ordering::SeqCst) {
                         let held = lock.acquire().unwrap();
-                        let_pass(ms(1), "what the lock protects takes its time");
+                        let_pass(ms(1), "the work under the lock");
                         held.unlock().unwrap();
                         grants[number].fetch_add(1, Ordering::SeqCst);
                     }
@@ -280,7 +280,7 @@ fn a_fenced_lock_waits_while_its_keys_are_apart() {
                 guard.unlock().unwrap();
                 fence
             });
-        let_pass(ms(100), "it is to be refused a few times");
+        let_pass(ms(100), "the call is to be refused a few times");
         is_done.store(true, Ordering::SeqCst);
         slot.take(&format!("redisson_lock_token:{{{name}}}"));
         slot.end();
