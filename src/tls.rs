@@ -147,7 +147,8 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     Some((ErrorKind::Tls, format!("TLS failed: {words} ({error})")))
 }
 
-/// The meaning of a server's alert. TLS 1.3 has one for a missing certificate; some servers send another.
+/// The meaning of a server's alert. TLS 1.3 has an alert for a missing certificate, but some servers send
+/// another.
 fn refused_by_server(alert: AlertDescription) -> &'static str {
     use AlertDescription::{CertificateRequired, HandshakeFailure, InsufficientSecurity, ProtocolVersion};
     match alert {

@@ -105,8 +105,8 @@ impl Refusing<'_> {
     }
 }
 
-// One user may only read. The second lacks a single right, also when its client was connected before the loss. The
-// third has no right to the directory of clients, which no lock needs.
+// One user may only read. The second lacks a single right, also when its client was connected before the
+// loss. The third has no right to the directory of clients, which no lock needs.
 on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
     let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|_| () };
     let as_user = |user: &str| server.options_as(user).build();

@@ -133,8 +133,8 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // The Sentinels refuse this right after another failover. On a busy machine they may abandon it,
-            // because they have heard of no replica lately.
+            // The Sentinels refuse a failover right after another one. On a busy machine they may abandon the
+            // failover, because they have heard of no replica lately.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());

@@ -97,7 +97,8 @@ impl Programs {
         Ok(Programs { package: package.to_owned(), logs, by_name, times: Mutex::default() })
     }
 
-    /// Checks that the suite passes without a mutation. One that always fails would seem to catch everything.
+    /// Checks that the suite passes without a mutation. A suite that always fails would seem to catch
+    /// everything.
     pub fn judge_unbroken(&self, suite: &Suite) -> Result<()> {
         let log = self.logs.join(format!("unbroken-{}.log", suite.to_string().replace([' ', ':'], "-")));
         let log = if log.as_os_str().len() > 200 {

@@ -97,7 +97,8 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link), from the shorter of the last two round trips: one may show a busy processor.
+    /// The [link](hosts::link), from the shorter of the last two round trips, because a busy processor may
+    /// have delayed one.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);

@@ -29,7 +29,7 @@ enum Not {
 const LONGEST: usize = 1024 * 1024;
 const LONGEST_NUMBER: usize = 20;
 
-/// The error for bytes that are no reply: [`unread`](super::connection::unread) knows this kind as ours.
+/// The error for bytes that are no reply. [`unread`](super::connection::unread) recognizes it by its kind.
 fn no_reply(words: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, words)
 }

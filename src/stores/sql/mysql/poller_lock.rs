@@ -36,7 +36,7 @@ const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::
 const MOST_NAMES: usize = 64;
 const LINGER: Duration = Duration::from_secs(5);
 const READ_ONLY: &str = "read-only";
-/// The time-out for an answer. After a late one the connection is dropped, with its poller locks.
+/// The time-out for an answer. After a late answer the connection is dropped, with its poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct PollerLockQueries {
