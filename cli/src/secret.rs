@@ -88,7 +88,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     // As a subreaper this process may have reaped the child already; then the exit status is unknown.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
-    let text = text.map_err(|_not_text| "--password-command printed what is not text")?;
+    let text = text.map_err(|_not_text| "--password-command printed bytes that are not text")?;
     match status {
         Ok(status) if !status.success() => Err(format!("--password-command failed: {status}")),
         _ => Ok(Credentials::new(text.lines().next().unwrap_or_default())),

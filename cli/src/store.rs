@@ -257,7 +257,7 @@ impl Observer for Warnings {
                     return;
                 }
                 let once =
-                    if is_lasting { " (said once; `leasehold doctor` counts it each time)" } else { "" };
+                    if is_lasting { " (printed once; `leasehold doctor` lists it each time)" } else { "" };
                 self.0.notice("warning", &format!("{text}{once}"), &serde_json::json!({}));
             }
             Event::Deadlock { deadlock, .. } => {

@@ -54,7 +54,7 @@ impl Observer for Logging {
             ),
             Event::UnknownOutcome { name, kind, error } => about!(
                 WARN, name, kind, error.type = ?error.kind(), %error,
-                "it is not known whether the lock was granted; what may be is undone"
+                "it is not known whether the lock was granted; the client undoes the request"
             ),
             Event::Deadlock { deadlock } => tracing::event!(
                 name: "lock.deadlock",

@@ -111,7 +111,7 @@ fn on_redis(
         }
         Err(refusal) => {
             let words =
-                format!("the servers that keep the locks could not be found beside the library: {refusal}");
+                format!("doctor itself could not find the servers that keep the locks: {refusal}");
             report.add(Finding::not_checked("servers", words));
         }
     }
@@ -153,7 +153,7 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
         let noun = if count == 1 { "lock" } else { "locks" };
         Finding::warning(CHECK, format!("{count} {noun} without an end: {shown}{more} ({cost})"), ADVICE)
     } else if is_cut {
-        Finding::not_checked(CHECK, format!("none {cost} in {PATIENCE:?}; --all looks at all"))
+        Finding::not_checked(CHECK, format!("none {cost} in {PATIENCE:?}; --all checks all keys"))
     } else {
         Finding::fine(CHECK, format!("no lock without an end {cost}"))
     };
@@ -274,7 +274,7 @@ fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) 
     } else {
         let away = spell(outlasts);
         let words = format!(
-            "{asked}, far more than a round trip: a command under it outlasts a store that is away for {away}"
+            "{asked}, far more than a round trip: a command goes on while the store is away for up to {away}"
         );
         Finding::fine(CHECK, words)
     };

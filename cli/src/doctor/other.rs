@@ -37,7 +37,7 @@ pub(super) fn check(
     let store = health.as_ref().map_or("", |health| health.store);
     let is_database = !matches!(store, "etcd" | "zookeeper");
     let words =
-        if is_database { "one that is supported, and the table is there" } else { "one that is supported" };
+        if is_database { "a supported version, and the table exists" } else { "a supported version" };
     report.add(Finding::fine("version", words));
     health.into_iter().for_each(|health| table(report, health));
     if is_database {
@@ -94,7 +94,7 @@ fn trial(report: &mut Report, client: &LockClient, store: &str) -> bool {
     let granted = Moment::now().since(begun);
     report.add(Finding::fine("role", "it takes writes"));
     let Some(guard) = guard else {
-        report.add(Finding::not_checked("lock", format!("another has the lock {NAME}")));
+        report.add(Finding::not_checked("lock", format!("another process holds the lock {NAME}")));
         report.add(Finding::not_checked("clock", "no lock could be acquired"));
         return false;
     };
@@ -114,8 +114,8 @@ fn trial(report: &mut Report, client: &LockClient, store: &str) -> bool {
             let server = Duration::from_micros(fence.get()).as_secs_f64();
             clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
         }
-        ("sqlite", _) => Finding::not_checked("clock", "a file has this machine's"),
-        _ => Finding::not_checked("clock", "the servers count leases, and tell no time"),
+        ("sqlite", _) => Finding::not_checked("clock", "the store uses this machine's clock"),
+        _ => Finding::not_checked("clock", "the servers measure leases, and report no time"),
     });
     false
 }
@@ -139,6 +139,6 @@ fn not_here(report: &mut Report, store: &str) {
     };
     report.add(Finding::not_checked("persistence", persistence));
     report.add(Finding::not_checked("replicas", replicas));
-    none_of(report, &["eviction", "scripts", "pub/sub"], "nothing of the kind on this store");
+    none_of(report, &["eviction", "scripts", "pub/sub"], "this store has none");
     report.add(Finding::not_checked("leftovers", leftovers));
 }

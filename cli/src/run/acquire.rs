@@ -67,7 +67,7 @@ pub(super) fn acquire(
 
 fn way_out(args: &RunArgs) -> &'static str {
     if args.want.fair {
-        "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"
+        "--fair needs Redis, etcd or ZooKeeper: without it the lock also excludes, but serves waiters in no promised order"
     } else if args.want.read || args.want.write {
         "-s and -x need Redis or ZooKeeper: without them one command runs at a time"
     } else if args.want.permits.is_some() {

@@ -55,7 +55,7 @@ fn state(shown: &Inspection) -> String {
     };
     match shown.holders.first() {
         Some(first) => format!("held by {}{more}", who(first)),
-        None if show::is_foreign(shown) => format!("it is {}, and is free when that is gone", shown.kind),
+        None if show::is_foreign(shown) => format!("it is {}, and is free once that is deleted", shown.kind),
         None if shown.permits_out > 0 => format!("{} permits are out", shown.permits_out),
         None => "held by nobody just now".to_owned(),
     }
