@@ -195,7 +195,11 @@ mod tests {
         let kept = (Duration::ZERO, Duration::from_secs(3600));
         assert_eq!(inquiry.answer("a", kept, soon(20_000)).unwrap().unwrap_err().to_string(), "none");
         sender.send(Ok(3)).unwrap();
-        assert_eq!(inquiry.answer("a", FRESH, soon(20_000)).unwrap().unwrap(), 3, "a failed answer was stored");
+        assert_eq!(
+            inquiry.answer("a", FRESH, soon(20_000)).unwrap().unwrap(),
+            3,
+            "a failed answer was stored"
+        );
     }
 
     #[test]

@@ -320,7 +320,11 @@ mod tests {
         };
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
-        assert_eq!(std::mem::take(&mut *asked.lock()), ["host:1"], "the second connection uses the first answer");
+        assert_eq!(
+            std::mem::take(&mut *asked.lock()),
+            ["host:1"],
+            "the second connection uses the first answer"
+        );
         // The password changes between the provider's answer and the login.
         *answers.lock() = vec!["new"];
         assert_eq!(tried("new", ErrorKind::Unreachable).1, "old", "no server refused it");
@@ -351,7 +355,10 @@ mod tests {
         sender.send("old").unwrap();
         assert!(connect(&renewable, "old", Authentication).0.is_ok());
         let soon = Clock::System.after(Duration::from_millis(20));
-        assert!(renewable.ask("host:1", Duration::from_nanos(1), soon).is_ok(), "the question for host:1 hangs");
+        assert!(
+            renewable.ask("host:1", Duration::from_nanos(1), soon).is_ok(),
+            "the question for host:1 hangs"
+        );
         sender.send("old").unwrap();
         sender.send("new").unwrap();
         assert!(connect(&renewable, "new", Authentication).0.is_ok());

@@ -203,7 +203,10 @@ mod tests {
         assert_eq!((ids_of(&all), all.len()), (vec![1, 2, 3, 4, 5], 15));
         let full = stuck(300, 1).named();
         assert_eq!((ids_of(&full), full.len()), ((1..=256).collect(), MAX_REPORTED));
-        assert!(full.iter().step_by(2).all(|one| one.published.is_some()), "a wait comes before its thread's holds");
+        assert!(
+            full.iter().step_by(2).all(|one| one.published.is_some()),
+            "a wait comes before its thread's holds"
+        );
         assert!(stuck(1, 600).named().is_empty(), "a wait is listed without all its thread's holds");
     }
 

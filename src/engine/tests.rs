@@ -309,7 +309,9 @@ fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
                     let Some(local) = engine.registry.found(Kind::Mutex, name) else { return false };
                     local.state().queue.tickets.iter().any(|ticket| ticket.woken_after_hand_off)
                 };
-                comes_about("an attempt, or the waiter's wait", || store.attempts.count() > attempts || waits());
+                comes_about("an attempt, or the waiter's wait", || {
+                    store.attempts.count() > attempts || waits()
+                });
                 let wakes = || engine.stats().woken_locally + engine.stats().woken_by_message;
                 let before = wakes();
                 let (_never, nothing) = bounded::<()>(0);

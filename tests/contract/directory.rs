@@ -43,7 +43,11 @@ contract!(the_directory_shows_host_process_thread_and_time, needs(Directory), |s
             assert_eq!((place.pid, &*place.thread), (std::process::id(), "holding thread"), "{}", kind.label);
             assert!(!place.host.is_empty(), "{place:?}");
             assert!(place.program.contains("contract"), "{place:?}");
-            assert_eq!(place.label.as_deref(), Some("nightly[31m"), "the control characters were not removed");
+            assert_eq!(
+                place.label.as_deref(),
+                Some("nightly[31m"),
+                "the control characters were not removed"
+            );
             assert!(seen.holders[0].held_for.unwrap() < LONG, "{seen}");
             assert!(!seen.holders[0].by_this_client);
             held.unlock().unwrap();

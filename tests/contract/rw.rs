@@ -506,7 +506,12 @@ contract!(a_reader_or_writer_reenters_before_a_waiting_writer, needs(ReadWrite),
         let writer = write(&writing);
         comes_true_within(SLACK * 4, || is_refused(&late));
         lock.read().try_acquire().unwrap().expect("a thread that reads may read again").unlock().unwrap();
-        lock.read().try_acquire_for(LONG).unwrap().expect("a thread that reads may read again").unlock().unwrap();
+        lock.read()
+            .try_acquire_for(LONG)
+            .unwrap()
+            .expect("a thread that reads may read again")
+            .unlock()
+            .unwrap();
         assert!(!writer.is_over());
         outer.unlock().unwrap();
         writer.returns_within(SLACK * 4);

@@ -29,8 +29,10 @@ impl Next {
 
     /// Asserts that the waiter holds the lock alone, even if late requests arrive, and then releases it.
     fn has_its_turn(self, world: &World, name: &str, what: &str) {
-        let owner =
-            self.taken.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}: the waiter did not get the lock"));
+        let owner = self
+            .taken
+            .recv_timeout(LONG)
+            .unwrap_or_else(|_| panic!("{what}: the waiter did not get the lock"));
         world.stays_held(T + T / 2, name, owner, 1);
         self.go_on.send(()).unwrap();
         self.ended.outcome().0.unwrap();

@@ -249,7 +249,10 @@ fn calls_wait_for_a_server_that_loads_its_data() {
         assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
         let (asked, waiting) = (world.proxy.count(about("loaded")), client.get_lock("loaded"));
         let waiter = call(move || waiting.acquire_owned().unwrap());
-        assert!(eventually(LONG, || world.proxy.count(about("loaded")) > asked + 1), "the waiter does not retry");
+        assert!(
+            eventually(LONG, || world.proxy.count(about("loaded")) > asked + 1),
+            "the waiter does not retry"
+        );
         assert!(is_loading() && !waiter.is_over());
         world.does(&["CONFIG", "SET", "key-load-delay", "0"]);
         let (guard, _) = waiter.outcome();

@@ -519,7 +519,10 @@ on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
     let begun = now();
     let held: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     let _locking = server.lock_row(&names[0]);
-    assert!(eventually(LONG, || held[0].check().is_err()), "the hold is lost, because no request can renew it");
+    assert!(
+        eventually(LONG, || held[0].check().is_err()),
+        "the hold is lost, because no request can renew it"
+    );
     throughout(lease * 2, || {
         for one in &held[1..] {
             if let Err(error) = one.check() {
@@ -538,7 +541,10 @@ on_databases!(a_session_lock_is_reentrant_exclusive_and_inspectable, D::shared()
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
     assert!(!other.try_lock().unwrap());
-    assert!(rival.get_lock(name.to_uppercase()).try_lock().unwrap(), "upper and lower case are the same name");
+    assert!(
+        rival.get_lock(name.to_uppercase()).try_lock().unwrap(),
+        "upper and lower case are the same name"
+    );
     rival.get_lock(name.to_uppercase()).unlock().unwrap();
     // Another thread of the client is another owner, although the server sees the same user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
@@ -567,7 +573,10 @@ on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| 
     assert_eq!(held.state(), HoldState::Lost);
     assert!(rival.get_lock("held").try_lock_for(LONG).unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
-    assert!(rival.get_lock("held").is_held_by_current_thread().unwrap(), "a lost hold released another's lock");
+    assert!(
+        rival.get_lock("held").is_held_by_current_thread().unwrap(),
+        "a lost hold released another's lock"
+    );
     rival.get_lock("held").unlock().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
     assert!(rival.get_lock("held").force_unlock().unwrap());
@@ -605,7 +614,10 @@ on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);
-        assert!(lock(&mut first, &name, ms(0)).unwrap().is_some(), "the same transaction could not lock again");
+        assert!(
+            lock(&mut first, &name, ms(0)).unwrap().is_some(),
+            "the same transaction could not lock again"
+        );
         let mut second = D::begin(&mut two);
         let setting = D::wait_setting(&mut second);
         assert!(lock(&mut second, &name, ms(0)).unwrap().is_none());

@@ -262,7 +262,10 @@ test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, MysqlServer::shared
     assert!(eventually(LONG, at_risk), "{lost:?} {unlocked:?}");
     assert!(!rival.get_lock(&kept).try_lock().unwrap() && !rival.get_lock(&given).try_lock().unwrap());
     unlocked.unlock().unwrap();
-    assert!(rival.get_lock(&given).try_lock_for(LONG).unwrap(), "closing the connection did not free the lock");
+    assert!(
+        rival.get_lock(&given).try_lock_for(LONG).unwrap(),
+        "closing the connection did not free the lock"
+    );
     rival.get_lock(&given).unlock().unwrap();
     let loss = lost.lost().recv_timeout(LONG).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);

@@ -247,7 +247,10 @@ fn session(connection: &mut Client) -> i32 {
 
 fn has_blocked(admin: &mut Client, session: i32) {
     let text = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1::integer = ANY (pg_blocking_pids(pid)))";
-    assert!(eventually(LONG, || admin.query_one(text, &[&session]).unwrap().get(0)), "no session waits for the row");
+    assert!(
+        eventually(LONG, || admin.query_one(text, &[&session]).unwrap().get(0)),
+        "no session waits for the row"
+    );
 }
 
 fn leave(connection: &mut Client, name: &str, client: &str) {

@@ -502,7 +502,10 @@ test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
         interrupt.interrupt();
         (writer_is_seen, is_told)
     });
-    assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock was reported: {is_told}");
+    assert!(
+        writer_is_seen && is_told,
+        "the writer was seen: {writer_is_seen}, the deadlock was reported: {is_told}"
+    );
 });
 
 test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |server| {

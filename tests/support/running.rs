@@ -56,7 +56,11 @@ pub fn zookeeper_with(sessions: super::zookeeper::Sessions) -> Option<Running> {
 
 impl Running {
     fn with_tables(self) -> Running {
-        leasehold::LockClient::builder().url(&self.url).create_schema(true).build().expect("a client connects");
+        leasehold::LockClient::builder()
+            .url(&self.url)
+            .create_schema(true)
+            .build()
+            .expect("a client connects");
         self
     }
 }

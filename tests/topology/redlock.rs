@@ -589,7 +589,10 @@ test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut 
     let (other, _cut_too) = reaching([0, 1], &nodes);
     let first = one.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
     assert_eq!(nodes.holders(&name, &[0, 1, 2, 3, 4]).iter().flatten().count(), 3);
-    assert!(!tries(&other.get_fenced_lock(&name)), "a second holder, although server c has the first one's grant");
+    assert!(
+        !tries(&other.get_fenced_lock(&name)),
+        "a second holder, although server c has the first one's grant"
+    );
     nodes.restart_empty(2);
     let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
     // Now two clients hold the lock, and neither can know it.

@@ -110,8 +110,7 @@ fn on_redis(
             }
         }
         Err(refusal) => {
-            let words =
-                format!("doctor itself could not find the servers that keep the locks: {refusal}");
+            let words = format!("doctor itself could not find the servers that keep the locks: {refusal}");
             report.add(Finding::not_checked("servers", words));
         }
     }

@@ -36,8 +36,7 @@ pub(super) fn check(
     let health = client.ping().ok(); // if this fails, later checks say why
     let store = health.as_ref().map_or("", |health| health.store);
     let is_database = !matches!(store, "etcd" | "zookeeper");
-    let words =
-        if is_database { "a supported version, and the table exists" } else { "a supported version" };
+    let words = if is_database { "a supported version, and the table exists" } else { "a supported version" };
     report.add(Finding::fine("version", words));
     health.into_iter().for_each(|health| table(report, health));
     if is_database {

@@ -55,7 +55,10 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
         Err(_) => Way::Trial,
     };
     if way == Way::Trial && is_replica {
-        return (Finding::not_checked(CHECK, "rights are checked by requests, which a replica refuses"), false);
+        return (
+            Finding::not_checked(CHECK, "rights are checked by requests, which a replica refuses"),
+            false,
+        );
     }
     let name = match way {
         Way::Trial => asked.own_name.clone(),

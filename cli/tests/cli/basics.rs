@@ -526,7 +526,9 @@ fn control_characters_of_holders_are_escaped() {
         server.leasehold(&["run", "-q", "--label", hostile, "--lease", "3s", "busy", "--", "sleep", "60"]);
     let _holder = Run::start(&mut run);
     let told = |arguments: &[&str]| server.outcome(arguments).1;
-    eventually("the holder's entry is written", || told(&["run", "-n", "busy", "--", "true"]).contains("[2J"));
+    eventually("the holder's entry is written", || {
+        told(&["run", "-n", "busy", "--", "true"]).contains("[2J")
+    });
     for format in ["text", "json"] {
         for arguments in [
             &["run", "-n", "busy", "--", "true"][..],

@@ -195,7 +195,10 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
         let Some(program) = browser::find() else { return };
         let mut page = Browser::start(program, &[]);
         page.open(&site.url());
-        page.eventually("the deadlock is drawn", "document.querySelectorAll('#deadlocks svg rect').length === 2");
+        page.eventually(
+            "the deadlock is drawn",
+            "document.querySelectorAll('#deadlocks svg rect').length === 2",
+        );
         let text = page.value("document.getElementById('deadlocks').textContent");
         let text = text.as_str().unwrap();
         for part in ["2 threads wait for each other", "takes orders:1", "has waited", "for stock:2"] {
@@ -205,7 +208,9 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
         assert_eq!(page.value("document.querySelectorAll('#deadlocks text.lock').length"), 2);
         assert_eq!(page.complaints, Vec::<String>::new());
     });
-    eventually("the deadlock is over", || site.get("/locks.json").json()["deadlocks"] == serde_json::json!([]));
+    eventually("the deadlock is over", || {
+        site.get("/locks.json").json()["deadlocks"] == serde_json::json!([])
+    });
 }
 
 /// Deadlocks of 2, 3 and 8 threads are shown on a phone and on larger screens.

@@ -135,7 +135,9 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     for word in ["new", "newer"] {
         set(word);
         server.ask(&["CLIENT", "KILL", "USER", "user"]);
-        eventually("the program reads the file again", || server.ask(&["CLIENT", "LIST"]).contains("user=user"));
+        eventually("the program reads the file again", || {
+            server.ask(&["CLIENT", "LIST"]).contains("user=user")
+        });
         assert!(leads(), "{}", said());
     }
     server.ask(&["ACL", "SETUSER", "user", "resetpass", ">other"]);

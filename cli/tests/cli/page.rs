@@ -241,7 +241,10 @@ fn the_page_fits_a_small_screen() {
     let mut page = Browser::start(program, &[]);
     let pictures = std::env::var("LEASEHOLD_PICTURES").ok();
     page.open(&site.url());
-    page.eventually("the page lists the locks", "document.getElementById('summary').textContent.startsWith('0 held')");
+    page.eventually(
+        "the page lists the locks",
+        "document.getElementById('summary').textContent.startsWith('0 held')",
+    );
     let mut runs = Vec::new();
     for (locks, more) in [(0, 0), (20, 17), (1000, 980)] {
         if locks == 20 {
@@ -262,7 +265,10 @@ fn the_page_fits_a_small_screen() {
         if more > 0 {
             make_locks(&server, if locks == 20 { "orders:" } else { "carts:" }, 1, more);
         }
-        page.eventually("the page lists the locks", &format!("document.querySelectorAll('#rows tr').length === {locks}"));
+        page.eventually(
+            "the page lists the locks",
+            &format!("document.querySelectorAll('#rows tr').length === {locks}"),
+        );
         let mut colors = Vec::new();
         for scheme in ["light", "dark"] {
             let few = if locks < 1000 || pictures.is_some() { 4 } else { 1 };

@@ -376,7 +376,9 @@ fn serve_outlives_a_store_that_goes_away() {
 
     server.start_again();
     make_locks(&server, "orders:", 1, 2);
-    eventually("the store's return is noticed", || site.get("/healthz").status == 200 && site.locks().len() == 2);
+    eventually("the store's return is noticed", || {
+        site.get("/healthz").status == 200 && site.locks().len() == 2
+    });
     site.says("back");
     assert_eq!(samples(&scraped(&site), "up")[""], 1.0);
 }
@@ -395,7 +397,9 @@ fn a_hanging_store_does_not_block_serve() {
         all == [503, 503]
     });
     signal(server.pid(), Signal::CONT);
-    eventually("the store's return is noticed", || site.get("/healthz").status == 200 && site.get("/locks.json").status == 200);
+    eventually("the store's return is noticed", || {
+        site.get("/healthz").status == 200 && site.get("/locks.json").status == 200
+    });
 }
 
 #[test]

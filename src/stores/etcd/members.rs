@@ -316,7 +316,9 @@ mod tests {
             (400, r#"{"error":"etcdserver: request is too large","code":3}"#, ErrorKind::Refused),
         ];
         for (status, body, kind) in cases {
-            let Failure::Refused(error) = refused(status, body) else { panic!("{body}: the outcome is unknown") };
+            let Failure::Refused(error) = refused(status, body) else {
+                panic!("{body}: the outcome is unknown")
+            };
             assert_eq!(error.kind(), kind, "{body}");
         }
         let gone = refused(404, r#"{"error":"etcdserver: requested lease not found","code":5}"#);
@@ -355,7 +357,9 @@ mod tests {
             (504, r#"{"message":"The upstream server is timing out"}"#, ErrorKind::TimedOut),
         ];
         for (status, body, kind) in cases {
-            let Failure::Unknown(error) = refused(status, body) else { panic!("{body}: the outcome is known") };
+            let Failure::Unknown(error) = refused(status, body) else {
+                panic!("{body}: the outcome is known")
+            };
             assert_eq!(error.kind(), kind, "{body}");
         }
     }

@@ -329,7 +329,10 @@ mod tests {
             ];
             let soonest = Clock::System.after(Duration::from_millis(1));
             let directory = pool.over(Rank::Renewal, soonest, |_, link| Answer::Ok(link.0));
-            assert!(matches!(directory, Err(Failure::Refused(_))), "the directory's request waited for a connection");
+            assert!(
+                matches!(directory, Err(Failure::Refused(_))),
+                "the directory's request waited for a connection"
+            );
             end.send(()).unwrap();
             for other in others {
                 assert_eq!(other.join().unwrap(), Some(0));
@@ -386,7 +389,10 @@ mod tests {
                     ends.send(of_directory(&pool, Ok(()))).unwrap();
                 });
                 has_begun.recv().unwrap();
-                assert!(has_ended.recv_timeout(Duration::from_millis(50)).is_err(), "the request did not wait");
+                assert!(
+                    has_ended.recv_timeout(Duration::from_millis(50)).is_err(),
+                    "the request did not wait"
+                );
                 vec![Ok(link.0)]
             });
             assert!(matches!(renewed.as_slice(), [Ok(0)]));
@@ -415,7 +421,11 @@ mod tests {
         for way in [with, of_directory, with_renewals] {
             let link = way(Ok(()));
             assert_eq!(way(Err(Failure::Refused(timed_out("a refusal")))), link);
-            assert_eq!(way(Err(Failure::Unknown(timed_out("no answer")))), link, "a refusal ended the connection");
+            assert_eq!(
+                way(Err(Failure::Unknown(timed_out("no answer")))),
+                link,
+                "a refusal ended the connection"
+            );
             assert_ne!(way(Ok(())), link, "a connection in doubt was used again");
         }
     }

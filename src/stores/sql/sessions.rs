@@ -533,7 +533,11 @@ mod tests {
             let released = store.release(&claim, 0, soon());
             let Err(Failure::Unknown(error)) = released else { panic!("{released:?}") };
             assert!(error.outcome_unknown(), "{error}");
-            assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "the session's connection is still open");
+            assert_eq!(
+                server.open.load(Ordering::SeqCst),
+                open - 1,
+                "the session's connection is still open"
+            );
             server.is_silent.store(false, Ordering::SeqCst);
             let cleaned = store.clean_up(std::slice::from_ref(&claim), soon()).pop();
             assert!(matches!(cleaned, Some(Ok(Release::NotHeld { .. }))), "{cleaned:?}");

@@ -248,7 +248,10 @@ mod tests {
             let read_only: Vec<_> =
                 opened.map(|link| link.place.lock().as_ref().unwrap().is_readonly("main")).collect();
             is_over.store(true, Ordering::Relaxed);
-            assert!(read_only.iter().all(|read_only| *read_only == Ok(false)), "the files were opened only for reading");
+            assert!(
+                read_only.iter().all(|read_only| *read_only == Ok(false)),
+                "the files were opened only for reading"
+            );
         });
     }
 }

@@ -123,7 +123,11 @@ mod tests {
             session.beat(&mut state, enough);
             state.life.as_ref().unwrap().window()
         };
-        assert_eq!(server.greetings.recv_timeout(LONG), Ok(ID), "the next connection is for the same session");
+        assert_eq!(
+            server.greetings.recv_timeout(LONG),
+            Ok(ID),
+            "the next connection is for the same session"
+        );
         assert!(!window.is_closed(), "the session's holds ended");
         session.close(Duration::ZERO);
     }

@@ -210,11 +210,19 @@ mod tests {
         let refused = || Error::new(ErrorKind::IncompatibleFormat, "connect", "another version's");
         assert!(node.stays_away(refused()));
         assert!(!node.stays_away(refused()), "once");
-        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "the server is not checked less often");
+        assert_eq!(
+            node.outage.lock().as_ref().unwrap().pause,
+            LOOK_AGAIN.1,
+            "the server is not checked less often"
+        );
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
-        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "the server is not checked soon");
+        assert_eq!(
+            node.outage.lock().as_ref().unwrap().pause,
+            LOOK_AGAIN.0,
+            "the server is not checked soon"
+        );
     }
 }

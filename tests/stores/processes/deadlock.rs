@@ -115,7 +115,8 @@ impl Orders {
         }
         held.unlock().unwrap();
         if took.told.is_some() {
-            let (is_begin, deadlock, at) = told.recv_timeout(LONG).expect("the deadlock's end was not reported");
+            let (is_begin, deadlock, at) =
+                told.recv_timeout(LONG).expect("the deadlock's end was not reported");
             assert!(!is_begin, "{deadlock}");
             took.over = Some(at);
         }

@@ -171,7 +171,10 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
             move_slot(cluster, &name, 1, || ());
             // When the member ends a sharded subscription, the client tries the lock, and so learns where to
             // subscribe. Plain channels reach all members and stay.
-            assert!(way == Plain || eventually(LONG, || listens(1)), "the client does not listen at the new member");
+            assert!(
+                way == Plain || eventually(LONG, || listens(1)),
+                "the client does not listen at the new member"
+            );
             let released = now();
             held.unlock().unwrap();
             let (woken, _) = waiting.outcome();

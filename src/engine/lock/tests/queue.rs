@@ -127,7 +127,10 @@ fn only_the_receiving_waiter_completes_a_hand_off() {
     assert_eq!(lock.look(FIRST, false, false, NOW), Look::Receive);
     assert!(lock.received(SECOND, false).is_none(), "a waiter that receives nothing ended the hand-off");
     assert_eq!((lock.look(SECOND, true, true, NOW), words(&mut lock)), (Look::OnItsWay, vec![FIRST]));
-    assert!(lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(), "the releaser will release");
+    assert!(
+        lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(),
+        "the releaser will release"
+    );
     assert_eq!(words(&mut lock), [SECOND], "the waiter that saw the hand-off");
     assert!(lock.remove(serial, None).is_some() && lock.holds.is_empty());
 }

@@ -108,11 +108,7 @@ fn old_connections_are_replaced_without_a_lost_answer() {
         }
     });
     let count = count.into_inner();
-    assert_eq!(
-        server.text(&["GET", "n"]),
-        Some(count.to_string()),
-        "not every request arrived once"
-    );
+    assert_eq!(server.text(&["GET", "n"]), Some(count.to_string()), "not every request arrived once");
     assert!(opened() - before > 6, "no connection was replaced");
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
     let until = Clock::System.after(Duration::from_millis(100));

@@ -61,7 +61,11 @@ fn permit_counts_beyond_two_to_the_53_are_refused() {
         let refused = store.count(&of(Kind::Semaphore), &Counting::Add(more), soon()).unwrap_err();
         let Failure::Refused(error) = refused else { panic!("{there} and {more}: {refused:?}") };
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{there} and {more}: {error}");
-        assert_eq!(server.text(&["GET", "k"]), Some(there.to_string()), "the refused request changed the count");
+        assert_eq!(
+            server.text(&["GET", "k"]),
+            Some(there.to_string()),
+            "the refused request changed the count"
+        );
     }
     server.run(&["SET", "k", &(most - 1).to_string()]);
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(most));
@@ -244,7 +248,11 @@ fn permits_are_queried_and_released_by_id() {
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
     let lower = of(Kind::Permits);
     for _ in 0..2 {
-        assert_eq!(count(&store, &lower, &Counting::SetTo(2)), Some(-1), "the repeated request changed the count");
+        assert_eq!(
+            count(&store, &lower, &Counting::SetTo(2)),
+            Some(-1),
+            "the repeated request changed the count"
+        );
     }
     assert_eq!(messages.payloads(), [""; 0]);
     assert_eq!(ask(&Counting::SetTo(4)), Some(1));

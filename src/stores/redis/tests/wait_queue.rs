@@ -183,7 +183,11 @@ fn a_queued_client_leaves_the_wait_queue_when_granted() {
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()).granted();
     assert_eq!(line(&server), [client(&second)]);
-    assert_eq!(messages.take(), [message(&second, "standby")], "the new first client is not told to ask soon");
+    assert_eq!(
+        messages.take(),
+        [message(&second, "standby")],
+        "the new first client is not told to ask soon"
+    );
 }
 
 /// Puts clients into the wait queue, as if they had joined and last asked that many seconds ago. One script

@@ -211,7 +211,10 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(None, question, deadline, None, |_by| Ok(next));
         go_on.send(()).unwrap();
-        assert!(matches!(early, Err((Failure::Refused(_), _))), "a request was sent before all callers knew of the break");
+        assert!(
+            matches!(early, Err((Failure::Refused(_), _))),
+            "a request was sent before all callers knew of the break"
+        );
         reader.join().unwrap().unwrap_err();
     });
     let (two, mut server) = first(&shared, &pool);
