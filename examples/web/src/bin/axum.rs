@@ -26,8 +26,7 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
     let made = spawn_blocking(move || {
         let _place = place;
         let outcome = (|| {
-            // The lock is not reentrant: the next request on this thread must not re-enter a lock that was
-            // left held.
+            // Without re-entry the next request on this thread cannot use a lock that was left held.
             let lock = locks.client.lock_builder(&name).non_reentrant().build();
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();
