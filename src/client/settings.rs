@@ -1,4 +1,4 @@
-//! What only the program `leasehold` uses: the builder's options, for its own connections to the servers, and
+//! Functions that only the program `leasehold` uses: the builder's options, for its own connections to the servers, and
 //! some of the library's functions.
 
 use std::path::PathBuf;

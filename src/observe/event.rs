@@ -207,7 +207,7 @@ pub enum Event<'a> {
         /// The server, or the Sentinels that name it.
         server: &'a str,
     },
-    /// Callbacks are slow and reports wait: those of renewals, releases and replicas are dropped from now on.
+    /// Callbacks are slow and reports wait: those of renewals and releases are dropped from now on.
     /// Reported on its own thread, since the callback thread is busy.
     CallbacksDelayed,
     /// Callbacks keep up again.

@@ -16,8 +16,8 @@ pub use crate::observe::event::{Loss, LossReason};
 
 /// Receives the [events](Event) of a client's locks, for metrics, logs and alarms.
 ///
-/// A panic of an observer is caught. While too many reports wait for the callback thread, those of renewals,
-/// releases and replicas are dropped; the report of a loss is never dropped.
+/// A panic of an observer is caught. While too many reports wait for the callback thread, those of renewals
+/// and releases are dropped; all others come later.
 ///
 /// # Calling the client back
 ///

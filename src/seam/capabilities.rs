@@ -138,7 +138,8 @@ pub(crate) trait Sessions: Send + Sync {
     /// Registers the engine's timer thread, which the store wakes when a [`Bound`] has ended, or may have.
     fn attach(&self, timer: ServiceWaker);
 
-    /// What else than its lease can end this granted hold, such as a session. Called once for each grant.
+    /// The reason, besides the lease, for which this granted hold can end, such as a session. Called once for
+    /// each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 

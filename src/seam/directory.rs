@@ -58,7 +58,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Place {
     /// The servers still to be listed, the current one first; `None`: the list has not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// Where the list of the current server continues; empty: at the beginning.
+    /// The server's cursor, from which its list continues; empty: at the beginning.
     pub(crate) cursor: String,
 }
 

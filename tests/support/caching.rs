@@ -30,7 +30,7 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
     let theirs = other.get_lock(name);
-    // Not by a try: on ZooKeeper and etcd a try queues, and so recalls the lock.
+    // Not by a try: on ZooKeeper the node of a try recalls the lock.
     use_until_cached(&lock, || !theirs.is_locked().unwrap());
     lock
 }

@@ -45,9 +45,11 @@ pub(super) struct Family {
 
 impl Family {
     pub(super) fn signal(&self, signal: i32) {
+        // Listed first: a list made while a parent ends may lack the children that it leaves.
+        let living = self.living();
         kill_group(self.group, signal);
         let Some(signal) = Signal::from_named_raw(signal) else { return };
-        for member in self.living().iter().filter(|member| member.group != raw(self.group)) {
+        for member in living.iter().filter(|member| member.group != raw(self.group)) {
             member.signal(signal);
         }
     }

@@ -9,6 +9,7 @@
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -129,6 +130,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
         until,
         stage: Stage::Running,
         is_asked: false,
+        has_all_orders: false,
         ended: None,
     };
     helper.run(&events);
@@ -203,6 +205,8 @@ struct Helper<'a> {
     stage: Stage,
     /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
+    /// No further order comes. The command's end may be seen before the order that caused it is read.
+    has_all_orders: bool,
     ended: Option<Report>,
 }
 
@@ -211,7 +215,7 @@ impl Helper<'_> {
         loop {
             self.awake.put_off(self.next());
             self.act(Moment::now());
-            if let Some(report) = self.ended.filter(|_| self.is_over()) {
+            if let Some(report) = self.ended.filter(|_| self.has_all_orders && self.is_over()) {
                 return self.conclude(report);
             }
             let limit = if self.ended.is_some() || self.stage == Stage::Killed { POLL } else { CHECK_EVERY };
@@ -219,7 +223,10 @@ impl Helper<'_> {
             match events.recv_timeout(wait) {
                 Ok(Event::Order(Order::Until(until))) => self.until = self.until.max(until),
                 Ok(Event::Order(Order::Gone)) => self.gone(),
-                Ok(Event::Order(Order::Asked)) => self.is_asked = true,
+                Ok(Event::Order(Order::Asked)) => {
+                    self.is_asked = true;
+                    self.end_rest();
+                }
                 Ok(Event::Orphaned) => self.orphaned(),
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
@@ -298,10 +305,11 @@ impl Helper<'_> {
         }
     }
 
-    /// Called when the supervisor is gone, so that no process renews the lock. The time left includes the
-    /// grace.
+    /// Called when all orders have been read: the command has ended, or the supervisor is gone, so that no
+    /// process renews the lock. The time left includes the grace.
     fn orphaned(&mut self) {
-        if (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
+        self.has_all_orders = true;
+        if self.ended.is_none() && (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
             self.terminate(Moment::now());
         }
     }
@@ -313,17 +321,22 @@ impl Helper<'_> {
         }
     }
 
-    /// A command that ended by itself may leave children. Those of a command that was asked to end get the
-    /// grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        let now = Moment::now();
-        match self.stage {
-            _ if report == Report::Unwatched => self.kill(),
-            Stage::Running if self.is_asked => {
-                self.stage = Stage::Ending { kill_at: now.plus(self.args.grace).min(self.limit()) };
-            }
-            _ => {}
+        // Orders that were sent before are still read; after them comes `Event::Orphaned`.
+        self.stream.shutdown(Shutdown::Read).ok();
+        if report == Report::Unwatched {
+            self.kill();
+        }
+        self.end_rest();
+    }
+
+    /// A command that ended by itself may leave children. Those of a command that was asked to end get the
+    /// grace.
+    fn end_rest(&mut self) {
+        if self.ended.is_some() && self.is_asked && self.stage == Stage::Running {
+            let kill_at = Moment::now().plus(self.args.grace).min(self.limit());
+            self.stage = Stage::Ending { kill_at };
         }
     }
 

@@ -125,6 +125,11 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
     let stamper = Stamper { file, ignores_term: false, once: false };
     let run = Run::start(child.under(&stamper, &mut server.leasehold(&["run", "-q", name])));
     eventually("the work is done", || !stamps(file).is_empty());
+    (run, working_on(file))
+}
+
+/// The process that writes to this file.
+fn working_on(file: &Path) -> u32 {
     let mark = file.to_str().unwrap().to_owned();
     let works = |pid: &u32| {
         let of = |what: &str| std::fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
@@ -134,8 +139,7 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
     };
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let pid = numbers.find(works).expect("a process does the work");
-    (run, pid)
+    numbers.find(works).expect("a process does the work")
 }
 
 #[test]
@@ -159,6 +163,23 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
         run.terminate();
         assert!(is_dead(pid), "{child:?}");
         assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
+/// The helper is stopped, so that it sees the command's end and the order to end it in any sequence.
+#[test]
+fn descendants_of_an_asked_run_end_although_its_command_ended_first() {
+    let server = Server::start();
+    for round in 0..16 {
+        let file = server.path(&format!("stubborn-{round}"));
+        let stamper = Stamper { file: &file, ignores_term: true, once: false };
+        let words = ["run", "-q", "--kill-grace", "100ms", "stubborn"];
+        let mut run = Run::start(Child::Setsid.under(&stamper, &mut server.leasehold(&words)));
+        eventually("the work is done", || !stamps(&file).is_empty());
+        let pid = working_on(&file);
+        signal(children(run.pid())[0], Signal::STOP);
+        run.terminate();
+        assert!(is_dead(pid), "{round}");
     }
 }
 

@@ -378,9 +378,11 @@ fn helper_process_that_writes_time_stamps() {
     if std::env::var_os(IGNORES_TERM).is_some() {
         signal_hook::flag::register(signal_hook::consts::SIGTERM, has_term.clone()).unwrap();
     }
-    let term = Path::new(&file).with_extension("term");
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
-    loop {
+    let path = Path::new(&file);
+    let term = path.with_extension("term");
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    // A failed test may leave this process, but not its folder.
+    while path.exists() {
         if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
             // If the test has ended, the folder may be gone.
             fs::write(&term, format!("{}\n", now())).ok();

@@ -53,16 +53,15 @@ impl Engine {
                 }
             }
             Found::Leaving => number = Some(unbound_number()),
-            Found::Stale(hold, next) => {
-                self.core.send_cached_release(Some((hold, next)), None);
-            }
+            Found::Stale(hold, next) => self.core.send_cached_release(Some((hold, next)), None),
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
             // number, so that late requests cannot affect it; see `Hold::lose`.
             Found::Own(_) | Found::Used | Found::Uncontended => {}
         }
         if !is_uncontended {
             if !call.by_thread || begun >= call.limit {
-                self.core.release_cached(call.local, None); // the call would find the lock busy, but no thread holds it
+                // The call would find the lock busy, although no thread holds it.
+                self.core.release_cached(call.local, None);
             }
             if let Some(words) = self.own_hold_in_the_way(call, &thread, None) {
                 return self.would_wait_for_itself(call, words);

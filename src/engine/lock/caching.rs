@@ -8,7 +8,8 @@
 
 use std::time::Duration;
 
-use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, Waits};
+use crate::engine::lock::state::Recallable;
+use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, Waits, state_in};
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
@@ -141,16 +142,18 @@ impl Caching {
     /// Whether others want a hold that may be cached until a recall. Without a subscription they may.
     fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
         let Some(recallable) = &mut own.recallable else { return false };
-        if !recallable.is_wanted && Some(recallable.heard) != at.recalls {
-            recallable.is_wanted = true;
-            at.recalls.into_iter().for_each(|_| self.note_recall(at.now));
+        if Some(recallable.heard) != at.recalls {
+            self.note_wanted(recallable, at);
         }
         recallable.is_wanted
     }
 
-    fn note_recall(&mut self, now: Moment) {
-        let soon = self.recalled.is_some_and(|(last, _)| now.since(last) < SOON);
-        self.recalled = Some((now, soon));
+    /// Others want the hold. Without a subscription they only may, and no recall came.
+    fn note_wanted(&mut self, recallable: &mut Recallable, at: At<'_>) {
+        if !std::mem::replace(&mut recallable.is_wanted, true) && at.recalls.is_some() {
+            let soon = self.recalled.is_some_and(|(last, _)| at.now.since(last) < SOON);
+            self.recalled = Some((at.now, soon));
+        }
     }
 
     /// Whether other clients come before waiters here, because a time slice that threads used has ended.
@@ -168,7 +171,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
             return None;
         }
         let Machine { holds, caching, .. } = self;
-        let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
+        let own = state_in(holds, serial)?;
         // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::take_or_give_up`.
         if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
@@ -202,7 +205,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         at: At<'_>,
     ) -> Option<u64> {
         let Machine { holds, caching, .. } = self;
-        let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
+        let own = state_in(holds, serial)?;
         let is_idle = own.is_cached_until_recall();
         let until = caching.ends.map_or(at.now, |ends| at.now.min(ends));
         let pause = until.since(std::mem::replace(&mut caching.last, at.now));
@@ -239,18 +242,14 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         at: At<'_>,
     ) -> Option<(H, Option<Next>)> {
         let Machine { holds, caching, .. } = self;
-        let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
+        let own = state_in(holds, serial)?;
         if let Some(hears) = &mut own.hears {
             hears.note(answer, at.now);
         }
         if answer == CachedCheck::Stays {
             return None;
         }
-        if let Some(recallable) = &mut own.recallable
-            && !std::mem::replace(&mut recallable.is_wanted, true)
-        {
-            caching.note_recall(at.now);
-        }
+        own.recallable.iter_mut().for_each(|recallable| caching.note_wanted(recallable, at));
         if own.is_cached_until_recall() { self.release_cached(None, at) } else { None }
     }
 

@@ -84,7 +84,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(crate) beside: X,
 }
 
-/// Who has the lock after the end of a level.
+/// The new owner of the lock after the end of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Cached(CachedFor),
@@ -149,10 +149,15 @@ impl<H, W: Default, X: Default> Default for Machine<H, W, X> {
     }
 }
 
+/// For callers that use other fields of the machine too: as [`Machine::state_of`].
+fn state_in<H: Handle>(holds: &mut [HoldState<H>], serial: u64) -> Option<&mut HoldState<H>> {
+    let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
+    holds.get_mut(at)
+}
+
 impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     pub(crate) fn state_of(&mut self, serial: u64) -> Option<&mut HoldState<H>> {
-        let at = self.holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
-        self.holds.get_mut(at)
+        state_in(&mut self.holds, serial)
     }
 
     pub(crate) fn of_thread(&self, thread: u64) -> Option<&H> {
@@ -161,7 +166,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// What a call finds before it sends anything; `thread` is `None` for a guard. `caches`: the call may
+    /// The lock's state for a call that has sent nothing yet; `thread` is `None` for a guard. `caches`: the call may
     /// cache the hold until a recall. `asks`: it can attempt at once. `may_use`: as for
     /// [`reuse`](Self::reuse).
     pub(crate) fn find(

@@ -116,7 +116,7 @@ impl Engine {
             },
         };
         if may_cache {
-            // The thread may have waited for the answer; for a dropped guard's only in some stores.
+            // The thread has waited for the answer, except after most dropped guards.
             let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
             hold.local.state().caching.note_return(thread, now);
         }

@@ -73,6 +73,17 @@ impl CachingClient {
         assert_eq!(self.engine.registry.holds().len(), before + many);
         entries
     }
+
+    /// Each of these releases takes the whole time that a round of the cache thread has for releases.
+    fn slow_releases(&self, many: usize) {
+        for _ in 0..many {
+            let clock = self.engine.clock.clone();
+            self.store.releases.say(move || {
+                take_time(&clock, MS * 100);
+                freed()
+            });
+        }
+    }
 }
 
 #[test]
@@ -183,19 +194,12 @@ fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
     }
 }
 
-/// Each release takes the whole time that a round of the cache thread has for releases.
 #[test]
 fn many_slow_releases_leave_no_hold() {
     const HOLDS: usize = 4;
     let client = CachingClient::begin();
     let _values = client.cache_many(HOLDS);
-    for _ in 0..HOLDS {
-        let clock = client.engine.clock.clone();
-        client.store.releases.say(move || {
-            take_time(&clock, MS * 100);
-            freed()
-        });
-    }
+    client.slow_releases(HOLDS);
     client.clock.advance(RULES.unused + CHECKED * 10);
     assert_eq!(client.store.releases.left(), 0, "the holds stay cached for good");
     assert_eq!(client.engine.registry.holds().len(), 0);
@@ -290,20 +294,13 @@ fn ending_threads_each_release_their_cached_holds() {
     assert!(client.store.is_free());
 }
 
-/// Each release takes the whole time that a round of the cache thread has for releases.
 #[test]
 fn slow_releases_for_an_ending_thread_delay_no_check() {
     const HOLDS: usize = 4;
     let client = CachingClient::begin();
     let used = client.used(&named("in use")); // first, because the release in it recalls all cached holds
     let _values = client.cache_many(HOLDS);
-    for _ in 0..HOLDS {
-        let clock = client.engine.clock.clone();
-        client.store.releases.say(move || {
-            take_time(&clock, MS * 100);
-            freed()
-        });
-    }
+    client.slow_releases(HOLDS);
     let (store, (told, is_told)) = (Arc::clone(&client.store), bounded(1));
     client.store.checks.say(move || {
         told.send(store.releases.left()).unwrap();

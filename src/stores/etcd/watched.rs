@@ -1,4 +1,4 @@
-//! Which keys a client needs events about, and which its watch covers: keys in front of waiters, and the
+//! The keys of which a client needs events, and those that its watch covers: keys in front of waiters, and the
 //! queues of cached locks, in which a new key is a recall (another client wants the lock).
 
 use std::sync::Arc;

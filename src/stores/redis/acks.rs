@@ -254,7 +254,8 @@ impl Acks {
         self.is_alone.store(is_alone, Ordering::SeqCst);
         if self.is_reported.swap(is_alone, Ordering::SeqCst) != is_alone {
             let server = Arc::clone(&self.server);
-            self.reporter.observe_news(move |observer| {
+            // Never dropped, because each change is reported once.
+            self.reporter.observe_later(move |observer| {
                 let server = &*server;
                 let event =
                     if is_alone { Event::NoReplica { server } } else { Event::ReplicaBack { server } };

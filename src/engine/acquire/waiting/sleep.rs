@@ -29,7 +29,7 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let until = wake_at.min(call.limit);
         let claim = self.claim();
-        let waker = self.parker(place).waker().clone();
+        self.parker(place);
         // All conditions are checked after the waker is set, because earlier events could not wake this
         // thread. The first condition is the client's end, which wakes all threads only once. Pairs with
         // `Engine::shutdown`.
@@ -71,7 +71,8 @@ impl Waiting<'_> {
         if uses_messages && (self.all_ask || is_head && !is_held_here()) {
             if self.listening.subscription.is_none() {
                 let claim = self.claim();
-                self.listening.listen(engine.store.listen(&claim, &waker));
+                let subscription = engine.store.listen(&claim, self.parker(place).waker());
+                self.listening.listen(subscription);
             }
             if self.listening.is_refused() {
                 self.go_by_releases();
@@ -84,7 +85,8 @@ impl Waiting<'_> {
             // missed a release.
             if watches_releases {
                 let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
-                self.release_watch.listen(engine.store.listen(&claim, &waker));
+                let subscription = engine.store.listen(&claim, self.parker(place).waker());
+                self.release_watch.listen(subscription);
             }
             if self.release_watch.has_moved() {
                 return Ok(());

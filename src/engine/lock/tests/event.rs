@@ -40,7 +40,7 @@ pub(super) enum Said {
     Unknown,
 }
 
-/// What the driver does later, without the mutex.
+/// An action of the driver, later and without the mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask { thread: usize, number: Number, caches: bool, waits: bool },

@@ -109,7 +109,7 @@ struct Seen {
     at: usize,
     /// The number of parts still to come, including the present one.
     left: u64,
-    /// Where the next search for the end of the present part's line begins.
+    /// The index at which the next search for the end of the present part's line begins.
     searched: usize,
 }
 

@@ -22,7 +22,7 @@ mod token;
 mod turns;
 mod wait_queue;
 
-/// What several of these files use.
+/// Items that several of these files use.
 mod prelude {
     pub(super) use std::collections::BTreeSet;
     pub(super) use std::io::Write;

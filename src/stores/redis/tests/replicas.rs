@@ -198,8 +198,13 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     let acks = Acks::new(connections, wanted, &reporter, "here");
     let grant = kinds::of(Kind::Mutex).grant(&claim(Kind::Mutex, "lk", 30_000));
     let confirm = || acks.confirm(&grant, soon());
+    // So many reports wait that further ones are dropped, but not this one.
+    let (free, blocked) = bounded::<()>(0);
+    reporter.run_later(move || assert!(blocked.recv().is_err()));
+    (0..2_000).for_each(|_| reporter.observe_news(|_| ()));
     confirm().done();
     confirm().done();
+    drop(free);
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 0));
     // A replica connects, but is still loading.
     *role.lock() = (LOADS, ":0\r\n");

@@ -50,7 +50,7 @@ fn a_missing_redis_right_leaves_no_lock_without_expiry() {
     }
 }
 
-/// What a script wrote before its refusal remains, so it must expire or be undone, even if the waiter is
+/// The keys that a script wrote before its refusal remain, so they must expire or be undone, even if the waiter is
 /// killed.
 #[test]
 fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
