@@ -246,7 +246,7 @@ fn locks_page(
     place: &Place,
 ) -> Result<Page<ListedLock>> {
     engine.usable("list")?;
-    let directory = engine.store.capabilities().directory.ok_or_else(|| unsupported("list"))?;
+    let directory = engine.store.capabilities.directory.as_deref().ok_or_else(|| unsupported("list"))?;
     let page = directory.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
     let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
@@ -283,7 +283,8 @@ impl Iterator for Clients {
     fn next(&mut self) -> Option<Result<ClientInfo>> {
         self.list.next(|engine, place| {
             engine.usable("clients")?;
-            let directory = engine.store.capabilities().directory.ok_or_else(|| unsupported("clients"))?;
+            let directory =
+                engine.store.capabilities.directory.as_deref().ok_or_else(|| unsupported("clients"))?;
             let page = directory.clients(place, engine.one_command()).map_err(Failure::into_read_error);
             let Page { found, next, requests, examined } = page.map_err(|error| error.during("clients"))?;
             let prefix = &engine.options.key_prefix;

@@ -188,7 +188,14 @@ impl LockClient {
     /// ```
     pub fn change_ring(&self, ring: Ring) -> Result<()> {
         self.engine.usable("change_ring")?;
-        match self.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<RingStore>()) {
+        match self
+            .engine
+            .store
+            .capabilities
+            .itself
+            .as_ref()
+            .and_then(|store| store.downcast_ref::<RingStore>())
+        {
             Some(store) => store.change(ring),
             None => {
                 let words = "only a client made by LockClient::ring can change its ring";
@@ -252,7 +259,7 @@ impl LockClient {
         }
         Owner::new(
             self.engine.id,
-            self.engine.next_number(&self.engine.store.capabilities(), &ThreadMarker::current(), &mut None),
+            self.engine.next_number(&self.engine.store.capabilities, &ThreadMarker::current(), &mut None),
         )
     }
 
@@ -370,7 +377,7 @@ impl LockClient {
             return Err(error);
         }
         let latency = engine.clock.now().since(begun);
-        let capabilities = engine.store.capabilities();
+        let capabilities = &engine.store.capabilities;
         let wakeups = match (capabilities.wakes, engine.reporter.can_wake()) {
             (false, _) => Wakeups::Polled,
             (true, false) => Wakeups::Down,
@@ -380,8 +387,8 @@ impl LockClient {
             store: engine.options.store,
             latency,
             wakeups,
-            table: capabilities.table.map(|table| table.name.clone()),
-            other_tables: capabilities.table.map(|table| table.others.clone()).unwrap_or_default(),
+            table: capabilities.table.as_ref().map(|table| table.name.clone()),
+            other_tables: capabilities.table.as_ref().map(|table| table.others.clone()).unwrap_or_default(),
         })
     }
 
@@ -609,8 +616,13 @@ impl MemoryStore {
     }
 
     fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a MemoryAccess> {
-        let access =
-            client.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<MemoryAccess>());
+        let access = client
+            .engine
+            .store
+            .capabilities
+            .itself
+            .as_ref()
+            .and_then(|store| store.downcast_ref::<MemoryAccess>());
         let access = access.filter(|access| access.is_of(self));
         access.ok_or_else(|| Error::invalid(action, "the client is not on this memory store"))
     }

@@ -9,9 +9,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_scheme, without_credentials};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::seam::Store;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::ring_member::RingMember;
+use crate::seam::{OpenStore, Store};
 #[cfg(feature = "etcd")]
 use crate::stores::etcd::EtcdStore;
 #[cfg(feature = "redis")]
@@ -140,26 +140,25 @@ pub(super) fn open(
     servers: &Servers,
     options: &mut Options,
     reporter: &Arc<Reporter>,
-) -> Result<Arc<dyn Store>> {
-    match servers {
-        Servers::One => {
-            let store = open_one(server, options, reporter)?;
-            warn_of_other_tables(&*store, reporter);
-            Ok(store)
-        }
+) -> Result<OpenStore> {
+    let store: Arc<dyn Store> = match servers {
+        Servers::One => open_one(server, options, reporter)?,
         #[cfg(feature = "redis")]
-        Servers::Redlock(redlock) => Ok(Arc::new(connect_redlock(server, redlock.clone(), reporter)?)),
+        Servers::Redlock(redlock) => Arc::new(connect_redlock(server, redlock.clone(), reporter)?),
         #[cfg(feature = "redis")]
-        Servers::Ring(ring) => Ok(Arc::new(connect_ring(server.clone(), ring.clone(), reporter)?)),
+        Servers::Ring(ring) => Arc::new(connect_ring(server.clone(), ring.clone(), reporter)?),
         #[cfg(not(feature = "redis"))]
-        Servers::Redlock(_) | Servers::Ring(_) => Err(crate::hosts::needs_feature("redis", "redis")),
-    }
+        Servers::Redlock(_) | Servers::Ring(_) => return Err(crate::hosts::needs_feature("redis", "redis")),
+    };
+    let store = OpenStore::from(store);
+    warn_of_other_tables(&store, reporter);
+    Ok(store)
 }
 
 /// Warns of further tables, because two programs with different tables could both get the same lock.
-fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
-    if let Some(TableInUse { name, others }) =
-        store.capabilities().table.filter(|table| !table.others.is_empty())
+fn warn_of_other_tables(store: &OpenStore, reporter: &Reporter) {
+    if let Some(TableInUse { name, others }) = &store.capabilities.table
+        && !others.is_empty()
     {
         let others = others.join(", ");
         let text = format!(
@@ -259,10 +258,10 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
             None
         }
     };
-    let store = Arc::new(store);
-    let noter = Arc::clone(&store);
+    let noter = Arc::new(store);
+    let store: Arc<dyn Store> = noter.clone();
     let note_format = Box::new(move |deadline| noter.note_format(deadline));
-    Ok(redlock::Voter { store, identity, doubts, note_format })
+    Ok(redlock::Voter { store: store.into(), identity, doubts, note_format })
 }
 
 #[cfg(feature = "redis")]

@@ -15,7 +15,6 @@ use crate::engine::waiter::HandoffResult;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMarker, unbound_number};
 use crate::observe::LossReason;
-use crate::seam::capabilities::{begin_attempt, begin_release};
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, QueueMode, Release};
 use crate::time::Moment;
 
@@ -49,7 +48,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
-    engine.store.capabilities().batches?.group(kind, name).map(|number| (Arc::as_ptr(engine), number))
+    engine.store.capabilities.batches.as_ref()?.group(kind, name).map(|number| (Arc::as_ptr(engine), number))
 }
 
 fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together) -> Vec<Vec<T>> {
@@ -73,7 +72,7 @@ fn ask_for<'a>(
     thread: &'a Arc<ThreadMarker>,
 ) -> Option<Answers<'a, ()>> {
     let engine = group.first()?.0.engine;
-    let capabilities = engine.store.capabilities();
+    let capabilities = &engine.store.capabilities;
     // A shared request uses another connection than earlier releases of its locks. Such a release may arrive
     // later and must not free the new hold, so the request has a fresh owner number.
     let number = (group.len() > 1).then(unbound_number);
@@ -94,13 +93,13 @@ fn ask_for<'a>(
         }
     }
     let (sent, deadline, first) = (engine.clock.now(), engine.one_command(), claims.first()?);
-    let answers: Answers<'_, _> = match capabilities.batches {
+    let answers: Answers<'_, _> = match &capabilities.batches {
         Some(batches) if number.is_some() => {
             let (pending, count) = (batches.begin_attempts(&claims, or_none, deadline), claims.len());
             Box::new(move || for_each(pending.wait(), count))
         }
         _ => {
-            let pending = begin_attempt(&*engine.store, first, 1, deadline);
+            let pending = engine.store.begin_attempt(first, 1, deadline);
             Box::new(move || vec![pending.wait()])
         }
     };
@@ -233,7 +232,7 @@ type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<'static, Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()
-        && let Some(batches) = engine.store.capabilities().batches
+        && let Some(batches) = &engine.store.capabilities.batches
     {
         let pending = batches.begin_releases(&claims, engine.one_command());
         let unread = || Failure::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read"));
@@ -244,7 +243,7 @@ fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<'static, Vec<Answer<Re
         return (group, Box::new(answers));
     }
     let begin = |((LevelRelease { engine, .. }, left), claim): (&Leaving, &Claim)| {
-        begin_release(&*engine.store, claim, *left, engine.one_command())
+        engine.store.begin_release(claim, *left, engine.one_command())
     };
     let pending: Vec<_> = group.iter().zip(&claims).map(begin).collect();
     (group, Box::new(|| pending.into_iter().map(|pending| pending.wait()).collect()))

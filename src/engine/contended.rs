@@ -28,7 +28,7 @@ impl Engine {
         name: &LockName,
     ) -> Result<&dyn HoldCaching> {
         let is_heard = matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Fair | Kind::Read | Kind::Write);
-        self.store.capabilities().hold_caching.filter(|_| is_heard).ok_or_else(|| {
+        self.store.capabilities.hold_caching.as_deref().filter(|_| is_heard).ok_or_else(|| {
             let words = "on_contended and is_contended work for plain, fenced, fair and read-write locks on one Redis, with Sentinels or in a cluster, in a \
                          table of PostgreSQL, on etcd, on ZooKeeper and in memory: elsewhere a waiter cannot recall the lock";
             Error::new(ErrorKind::Unsupported, action, words).on(name.given())

@@ -10,7 +10,6 @@ use crate::directory::{ClientInfo, LockUse, shown};
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::{POLL_COMPLETIONS_EVERY, Repeat};
 use crate::engine::registry::Registry;
-use crate::engine::store::Unopened;
 use crate::engine::stuck::Stuck;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
@@ -18,7 +17,7 @@ use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service, ServiceWaker};
 use crate::refused::Refused;
-use crate::seam::{Answer, Claim, Kind, Store};
+use crate::seam::{Answer, Claim, Kind, OpenStore};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
@@ -102,7 +101,7 @@ impl Core {
         let id = ClientId::random();
         let (watchdog, watchdogs_parker) = Service::new(&clock);
         let (timer, timers_parker) = Service::new(&clock);
-        attach(&*store, timer.waker());
+        attach(&store, timer.waker());
         let core = Core {
             id,
             store,
@@ -183,7 +182,7 @@ impl Core {
     /// came after the release has restored the hold, and must remove it.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
-            && let Some(majority) = self.store.capabilities().majority
+            && let Some(majority) = &self.store.capabilities.majority
         {
             majority.ended_meanwhile(claim);
         }
@@ -335,12 +334,13 @@ impl Drop for Call {
     }
 }
 
-pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+pub(crate) type StoreOpener = Box<dyn Fn() -> Result<OpenStore> + Send + Sync>;
 
-/// A store to which [`open`](Self::open) connects before its first use; until then it is [`Unopened`].
+/// A store to which [`open`](Self::open) connects before its first use; until then it refuses all requests.
 #[derive(Default)]
 pub(crate) struct StoreCell {
-    store: std::sync::OnceLock<Arc<dyn Store>>,
+    store: std::sync::OnceLock<OpenStore>,
+    unopened: OpenStore,
     later: Option<StoreOpener>,
     /// The last failure, and when it came. Locked by the thread that connects.
     opening: Mutex<Option<(Moment, Error)>>,
@@ -373,7 +373,7 @@ impl StoreCell {
             return Err(error.copy());
         }
         let store = open().inspect_err(|error| *last = Some((Clock::System.now(), error.copy())))?;
-        attach(&*store, timer);
+        attach(&store, timer);
         let store = self.store.get_or_init(|| store);
         // `close` may have run before the store was set. Pairs with `close`.
         if self.closed.load(Ordering::SeqCst) {
@@ -391,30 +391,27 @@ impl StoreCell {
         // This sets `closed`, then reads the store. `connect` sets the store, then reads `closed`. So at
         // least one of the two closes the store.
         self.closed.store(true, Ordering::SeqCst);
-        (**self).close();
+        (***self).close();
     }
 }
 
-impl From<Arc<dyn Store>> for StoreCell {
-    fn from(store: Arc<dyn Store>) -> StoreCell {
-        StoreCell { store: store.into(), ..StoreCell::default() }
+impl<S: Into<OpenStore>> From<S> for StoreCell {
+    fn from(store: S) -> StoreCell {
+        StoreCell { store: store.into().into(), ..StoreCell::default() }
     }
 }
 
 impl Deref for StoreCell {
-    type Target = dyn Store;
+    type Target = OpenStore;
 
-    fn deref(&self) -> &(dyn Store + 'static) {
-        match self.store.get() {
-            Some(store) => &**store,
-            None => &Unopened,
-        }
+    fn deref(&self) -> &OpenStore {
+        self.store.get().unwrap_or(&self.unopened)
     }
 }
 
 /// Makes the store wake `timer` when a session of its holds has ended.
-pub(crate) fn attach(store: &dyn Store, timer: &ServiceWaker) {
-    if let Some(sessions) = store.capabilities().sessions {
+pub(crate) fn attach(store: &OpenStore, timer: &ServiceWaker) {
+    if let Some(sessions) = &store.capabilities.sessions {
         sessions.attach(timer.clone());
     }
 }

@@ -47,7 +47,7 @@ impl Core {
         (now, deadline): (Moment, Moment),
     ) -> Option<Answer<()>> {
         let (announcer, lease) = (&self.announcer, self.options.lease);
-        let directory = self.store.capabilities().directory.filter(|_| announcer.is_seen(now))?;
+        let directory = self.store.capabilities.directory.as_ref().filter(|_| announcer.is_seen(now))?;
         let (mut rest, unlisted) = self.registry.uses(MOST_USES, now);
         rest.retain(|one| {
             !uses.iter().any(|listed| {
@@ -76,7 +76,7 @@ impl Core {
     pub(crate) fn remove_unused_entry(&self, now: Moment, deadline: Moment) {
         let due = Moment::from_nanos(self.announcer.due.load(Ordering::SeqCst));
         if now >= due.plus(self.options.lease)
-            && self.store.capabilities().directory.is_some_and(|directory| !directory.ends_entries())
+            && self.store.capabilities.directory.as_ref().is_some_and(|directory| !directory.ends_entries())
         {
             self.remove_entry(deadline);
         }
@@ -84,7 +84,7 @@ impl Core {
 
     pub(crate) fn remove_entry(&self, deadline: Moment) {
         if self.announcer.is_written.load(Ordering::SeqCst)
-            && let Some(directory) = self.store.capabilities().directory
+            && let Some(directory) = &self.store.capabilities.directory
             && directory.remove(self.id, deadline).is_ok()
         {
             self.announcer.is_written.store(false, Ordering::SeqCst);
@@ -102,7 +102,7 @@ impl Core {
         known: &mut HashMap<ClientId, Option<ClientInfo>>,
         deadline: Moment,
     ) -> Answer<u64> {
-        let Some(directory) = self.store.capabilities().directory else { return Ok(0) };
+        let Some(directory) = &self.store.capabilities.directory else { return Ok(0) };
         let page = directory.read(clients, deadline)?;
         for (client, posted) in clients.iter().zip(page.found) {
             let info = posted.and_then(|posted| ClientInfo::read(*client, &posted.text, posted.remaining));
@@ -115,7 +115,8 @@ impl Core {
         &self,
         deadline: impl Fn() -> Moment,
     ) -> impl Iterator<Item = Answer<Vec<ClientInfo>>> {
-        let mut next = self.store.capabilities().directory.map(|directory| (directory, Place::default()));
+        let mut next =
+            self.store.capabilities.directory.as_ref().map(|directory| (directory, Place::default()));
         std::iter::from_fn(move || {
             let (directory, place) = next.take()?;
             let page = directory.clients(&place, deadline()).map(|page| {
@@ -158,7 +159,7 @@ impl Core {
         // Waiters subscribe, except for token locks. So a lock without subscribers has no waiters.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own has shown all waiters.
-        let has_queues = || (self.store.capabilities().queues)(Kind::Mutex);
+        let has_queues = || (self.store.capabilities.queues)(Kind::Mutex);
         let is_known = is_known || seen.listeners.is_none() && has_queues();
         // A free lock has no waiters, and entries that name some are out of date.
         let is_free = match seen.kind {

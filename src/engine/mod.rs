@@ -58,7 +58,6 @@ use crate::ident::{LockName, Owner, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Majority, WaitQueues};
 use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment};
@@ -138,17 +137,17 @@ impl Engine {
 
     pub(crate) fn claim(
         &self,
-        capabilities: &Capabilities<'_>,
+        capabilities: &Capabilities,
         (kind, name): (Kind, &Arc<LockName>),
         number: u64,
         lease: Duration,
     ) -> Claim {
-        let Capabilities { wait_queues, homes, .. } = *capabilities;
+        let Capabilities { wait_queues, homes, .. } = capabilities;
         // If the server refuses the wait queue, another client id tells others that releases notify no wait
         // queue. Read-write locks keep the id, because both halves need the same owner.
-        let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
+        let is_refused = kind.has_queue() && wait_queues.as_ref().is_some_and(|queues| queues.is_refused());
         let client = if is_refused { self.id.without_queue() } else { self.id };
-        let home = homes.map_or(0, |homes| homes.home(name));
+        let home = homes.as_ref().map_or(0, |homes| homes.home(name));
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
@@ -156,11 +155,11 @@ impl Engine {
     /// request under the number may still arrive, replaces it by a new number.
     pub(crate) fn next_number(
         &self,
-        capabilities: &Capabilities<'_>,
+        capabilities: &Capabilities,
         thread: &ThreadMarker,
         unbound: &mut Option<u64>,
     ) -> u64 {
-        let unspent = capabilities.majority.map_or(0, Majority::first_unspent_number);
+        let unspent = capabilities.majority.as_ref().map_or(0, |all| all.first_unspent_number());
         if let Some(number) = unbound {
             if *number < unspent {
                 *number = unbound_number();

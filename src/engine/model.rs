@@ -394,8 +394,8 @@ impl ChannelSource for Line {
 }
 
 impl Store for Far {
-    fn capabilities(&self) -> Capabilities<'_> {
-        let poll_every = self.server.capabilities().poll_every;
+    fn capabilities(self: Arc<Self>) -> Capabilities {
+        let poll_every = Arc::clone(&self.server).capabilities().poll_every;
         Capabilities { poll_every, hold_caching: Some(self), ..Capabilities::default() }
     }
 

@@ -102,7 +102,7 @@ impl Engine {
         }
         let now = self.clock.now();
         let mut stats = Stats {
-            subscription_up: self.store.capabilities().wakes && self.reporter.can_wake(),
+            subscription_up: self.store.capabilities.wakes && self.reporter.can_wake(),
             ..self.reporter.counters.stats()
         };
         let mut ends = Moment::NEVER;
@@ -137,7 +137,7 @@ impl Engine {
 
     pub(crate) fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
         self.usable("vacuum_blockers")?;
-        let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(Vec::new()) };
+        let Some(sweeping) = &self.store.capabilities.sweeping else { return Ok(Vec::new()) };
         let found = sweeping.old_versions(age, self.one_command());
         found.map_err(|failure| failure.into_read_error().during("vacuum_blockers"))
     }
@@ -146,7 +146,7 @@ impl Engine {
         let mut all = 0;
         loop {
             self.usable("sweep")?;
-            let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(0) };
+            let Some(sweeping) = &self.store.capabilities.sweeping else { return Ok(0) };
             match sweeping.sweep(age, self.one_command()).map_err(Failure::into_error)? {
                 0 => return Ok(all),
                 removed => all += removed,
@@ -182,8 +182,8 @@ impl Engine {
     /// a second run, and remove a client's entries at its end.
     fn records(&self, action: &'static str, name: &LockName) -> Result<&dyn Directory> {
         self.usable(action).map_err(|error| error.on(name.given()))?;
-        let capabilities = self.store.capabilities();
-        capabilities.directory.filter(|_| capabilities.can_expire_in).ok_or_else(|| {
+        let capabilities = &self.store.capabilities;
+        capabilities.directory.as_deref().filter(|_| capabilities.can_expire_in).ok_or_else(|| {
             let words =
                 "this store keeps no records of jobs: Redis, PostgreSQL, MySQL, MariaDB and SQLite do";
             Error::new(ErrorKind::Unsupported, action, words).on(name.given())

@@ -1,25 +1,30 @@
 //! The stand-in for a client's store until the client connects. It refuses all requests.
 
+use std::sync::Arc;
+
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::seam::inspection::{Inspect, describe_by_kinds};
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Capabilities, Claim, Failure, Kind, Release, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, OpenStore, Release, Snapshot, Store};
 use crate::sync::Waker;
 use crate::time::Moment;
 
-pub(super) struct Unopened;
+struct Unopened;
 
 fn unopened<T>() -> Answer<T> {
     Failure::refused(Error::new(ErrorKind::Unreachable, "use", "there is no connection to the store yet"))
 }
 
-impl Store for Unopened {
-    fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities::default()
+impl Default for OpenStore {
+    fn default() -> OpenStore {
+        let unopened: Arc<dyn Store> = Arc::new(Unopened);
+        unopened.into()
     }
+}
 
+impl Store for Unopened {
     fn attempt(&self, _claim: &Claim, _count: u32, _by: Moment) -> Answer<Attempt> {
         unopened()
     }

@@ -345,7 +345,7 @@ fn an_unanswered_change_is_repeated_while_the_store_recognises_repeats() {
     store.counts.always(in_doubt);
     let begun = engine.clock.now();
     let claim =
-        engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name), 7, Duration::from_secs(30));
+        engine.claim(&engine.store.capabilities, (Kind::Semaphore, &name), 7, Duration::from_secs(30));
     thread::scope(|scope| {
         let adding = scope.spawn(|| engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err());
         let mut seen = 0;

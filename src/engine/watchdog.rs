@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
-use crate::seam::{Claim, Failure, Release};
+use crate::seam::{Capabilities, Claim, Failure, Release};
 use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
@@ -177,8 +177,7 @@ impl Round {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
         let now = core.clock.now();
-        let capabilities = core.store.capabilities();
-        let (together, outlasts_leases) = (capabilities.cleaned_up_at_a_time, capabilities.outlasts_leases);
+        let Capabilities { cleaned_up_at_a_time: together, outlasts_leases, .. } = core.store.capabilities;
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
             inbox

@@ -245,7 +245,7 @@ impl LeaderShared {
 
     /// Pauses for so long that all waiters have asked before this candidate, even those that only poll.
     fn stand_back(&self) {
-        let capabilities = self.engine.store.capabilities();
+        let capabilities = &self.engine.store.capabilities;
         if !(capabilities.queues)(Kind::Fenced) {
             let (_, most) = (capabilities.poll_every)(Kind::Fenced);
             self.pause(most + REACTION);

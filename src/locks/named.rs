@@ -268,7 +268,7 @@ impl RedisLock {
 
 /// A claim under an owner number of its own, for a request that concerns no thread's hold.
 pub(super) fn unbound_claim(engine: &Engine, kind: Kind, name: &Arc<LockName>) -> Claim {
-    engine.claim(&engine.store.capabilities(), (kind, name), unbound_number(), engine.options.lease)
+    engine.claim(&engine.store.capabilities, (kind, name), unbound_number(), engine.options.lease)
 }
 
 /// The error for a case that cannot happen: a wait without a limit ended without the lock.

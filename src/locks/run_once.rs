@@ -31,7 +31,7 @@ pub(crate) fn run_once<R>(
     })
     .map_err(on_this)?;
     let words = "this store cannot do it: it cannot set when a lock that is held will end";
-    Error::when(!engine.store.capabilities().can_expire_in, ErrorKind::Unsupported, ACTION, || words)
+    Error::when(!engine.store.capabilities.can_expire_in, ErrorKind::Unsupported, ACTION, || words)
         .map_err(on_this)?;
     let local = engine.registry.local(kind, name);
     let want = AcquireCall::new(ACTION, kind, (name, &local), ONCE);
@@ -64,7 +64,7 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
         if entered.is_some() || tries_left == 0 {
             return Ok(entered);
         }
-        let Some(majority) = engine.store.capabilities().majority else { return Ok(None) };
+        let Some(majority) = &engine.store.capabilities.majority else { return Ok(None) };
         let is_split =
             majority.is_split(want.kind, want.name, engine.one_command()).map_err(Failure::into_read_error);
         if !is_split.map_err(|error| error.during(want.action).on(want.name.given()))? {

@@ -1,6 +1,7 @@
 //! The optional parts of a store.
 
 use std::any::Any;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-#[derive(Clone, Copy)]
-pub(crate) struct Capabilities<'a> {
+/// Read once from each store: see [`OpenStore`].
+#[derive(Clone)]
+pub(crate) struct Capabilities {
     /// Whether the store sends messages about other clients' releases. Without messages, waiters poll.
     pub(crate) wakes: bool,
     pub(crate) can_expire_in: bool,
@@ -32,18 +34,18 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
     /// Shortest and longest time between two polls of a waiter; each wait draws a random time.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
-    pub(crate) homes: Option<&'a dyn HomeNodes>,
-    pub(crate) batches: Option<&'a dyn Batches>,
-    pub(crate) majority: Option<&'a dyn Majority>,
-    pub(crate) sessions: Option<&'a dyn Sessions>,
-    pub(crate) connections: Option<&'a dyn ConnectionWatch>,
-    pub(crate) sweeping: Option<&'a dyn Sweeping>,
-    pub(crate) wait_queues: Option<&'a dyn WaitQueues>,
-    pub(crate) hold_caching: Option<&'a dyn HoldCaching>,
-    pub(crate) directory: Option<&'a dyn Directory>,
-    pub(crate) table: Option<&'a TableInUse>,
+    pub(crate) homes: Option<Arc<dyn HomeNodes>>,
+    pub(crate) batches: Option<Arc<dyn Batches>>,
+    pub(crate) majority: Option<Arc<dyn Majority>>,
+    pub(crate) sessions: Option<Arc<dyn Sessions>>,
+    pub(crate) connections: Option<Arc<dyn ConnectionWatch>>,
+    pub(crate) sweeping: Option<Arc<dyn Sweeping>>,
+    pub(crate) wait_queues: Option<Arc<dyn WaitQueues>>,
+    pub(crate) hold_caching: Option<Arc<dyn HoldCaching>>,
+    pub(crate) directory: Option<Arc<dyn Directory>>,
+    pub(crate) table: Option<TableInUse>,
     /// The store itself, for callers (in `client`) that downcast it to its own type.
-    pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
+    pub(crate) itself: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Time between polls of waiters that also get messages. A waiter whose message was lost waits this long.
@@ -52,7 +54,7 @@ pub(crate) const SAFETY_POLL: (Duration, Duration) =
 
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
-impl Default for Capabilities<'_> {
+impl Default for Capabilities {
     /// A store that sends messages for all kinds but token locks, and has no optional part.
     fn default() -> Self {
         Capabilities {
@@ -200,32 +202,54 @@ pub(crate) enum CachedCheck {
     Lost,
 }
 
-/// Sends an attempt without waiting, if the store supports [`Batches`]; otherwise waits for the answer.
-pub(crate) fn begin_attempt(
-    store: &dyn Store,
-    claim: &Claim,
-    count: u32,
-    deadline: Moment,
-) -> Box<dyn Pending<Attempt>> {
-    match store.capabilities().batches {
-        Some(batches) => batches.begin_attempt(claim, count, deadline),
-        None => ready(store.attempt(claim, count, deadline)),
+/// A store and its capabilities, which do not change.
+pub(crate) struct OpenStore {
+    store: Arc<dyn Store>,
+    pub(crate) capabilities: Capabilities,
+}
+
+impl From<Arc<dyn Store>> for OpenStore {
+    fn from(store: Arc<dyn Store>) -> OpenStore {
+        OpenStore { capabilities: Arc::clone(&store).capabilities(), store }
     }
 }
 
-pub(crate) fn begin_release(
-    store: &dyn Store,
-    claim: &Claim,
-    left: u32,
-    deadline: Moment,
-) -> Box<dyn Pending<Release>> {
-    match store.capabilities().batches {
-        Some(batches) => batches.begin_release(claim, left, deadline),
-        None => ready(store.release(claim, left, deadline)),
+impl Deref for OpenStore {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &(dyn Store + 'static) {
+        &*self.store
     }
 }
 
-pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Option<bool> {
-    let hung_up = |store: &dyn Store| store.capabilities().connections.and_then(ConnectionWatch::hung_up);
+impl OpenStore {
+    /// Sends an attempt without waiting, if the store supports [`Batches`]; otherwise waits for the answer.
+    pub(crate) fn begin_attempt(
+        &self,
+        claim: &Claim,
+        count: u32,
+        deadline: Moment,
+    ) -> Box<dyn Pending<Attempt>> {
+        match &self.capabilities.batches {
+            Some(batches) => batches.begin_attempt(claim, count, deadline),
+            None => ready(self.attempt(claim, count, deadline)),
+        }
+    }
+
+    pub(crate) fn begin_release(
+        &self,
+        claim: &Claim,
+        left: u32,
+        deadline: Moment,
+    ) -> Box<dyn Pending<Release>> {
+        match &self.capabilities.batches {
+            Some(batches) => batches.begin_release(claim, left, deadline),
+            None => ready(self.release(claim, left, deadline)),
+        }
+    }
+}
+
+pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a Capabilities>) -> Option<bool> {
+    let hung_up = |store: &Capabilities| store.connections.as_ref().and_then(|watch| watch.hung_up());
     stores.map(hung_up).fold(None, |any, one| any.max(one))
 }

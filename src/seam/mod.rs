@@ -23,6 +23,7 @@ pub(crate) mod pool;
 pub(crate) mod ring_member;
 pub(crate) mod subscription;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +31,7 @@ use crate::ident::LockName;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", feature = "etcd"))]
 pub(crate) use crate::seam::answer::named_each;
 pub(crate) use crate::seam::answer::{Attempt, Handoff, Others, Pending, Release, Releasing, Sink, ready};
-pub(crate) use crate::seam::capabilities::Capabilities;
+pub(crate) use crate::seam::capabilities::{Capabilities, OpenStore};
 pub(crate) use crate::seam::claim::{
     AFTER_LEASE, AFTER_RESERVATION, Bound, Claim, HoldNote, ListensFor, QueueMode, ask_groups,
 };
@@ -51,7 +52,9 @@ pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 /// no thread for a request. After its `deadline` a request fails as `Unknown`, or `Refused` if unsent.
 pub(crate) trait Store: Inspect + Send + Sync {
     /// The abilities of this store beyond this trait. No I/O.
-    fn capabilities(&self) -> Capabilities<'_>;
+    fn capabilities(self: Arc<Self>) -> Capabilities {
+        Capabilities::default()
+    }
 
     /// Whether this store can keep a lock of this name. No I/O.
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {

@@ -287,14 +287,14 @@ impl Directory for Scripted {
 }
 
 impl Store for Scripted {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             queues: |kind| kind == Kind::Fair,
             outlasts_leases: self.outlasts_leases,
-            majority: self.is_several.then_some(self as &dyn Majority),
-            sessions: self.has_sessions.then_some(self as &dyn Sessions),
-            hold_caching: self.caches.then_some(self as &dyn HoldCaching),
-            directory: self.has_directory.then_some(self as &dyn Directory),
+            majority: self.is_several.then(|| self.clone() as _),
+            sessions: self.has_sessions.then(|| self.clone() as _),
+            hold_caching: self.caches.then(|| self.clone() as _),
+            directory: self.has_directory.then(|| self.clone() as _),
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }

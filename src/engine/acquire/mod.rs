@@ -32,8 +32,8 @@ impl Engine {
     fn find_or_ask(&self, call: &AcquireCall<'_>, begun: Moment) -> Result<Option<Granted>> {
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
-        let capabilities = self.store.capabilities();
-        let wishes = [call.caches(), asks_first(&capabilities, call), begun < call.limit];
+        let capabilities = &self.store.capabilities;
+        let wishes = [call.caches(), asks_first(capabilities, call), begun < call.limit];
         let may_use = |hold: &Hold, is_until_recall| call.may_use(hold, is_until_recall);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
         let (mut number, is_uncontended) = (None, matches!(found, Found::Uncontended));
@@ -184,7 +184,7 @@ impl Engine {
 }
 
 /// Whether a call for an uncontended lock may attempt at once.
-fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
+fn asks_first(capabilities: &Capabilities, call: &AcquireCall<'_>) -> bool {
     let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
     is_plain
         && call.config.backoff.is_none()

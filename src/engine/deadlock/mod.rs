@@ -159,7 +159,7 @@ impl Finder {
     }
 
     fn sees_others(&self, now: Moment) -> bool {
-        let directory = self.core.store.capabilities().directory;
+        let directory = &self.core.store.capabilities.directory;
         directory.is_some() && self.core.announcer.is_seen(now) && !self.refused.stands(|| now)
     }
 
@@ -254,8 +254,7 @@ impl Engine {
     pub(crate) fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         let during = |error: Error| error.during("deadlocks");
         self.usable("deadlocks")?;
-        let (own, sees_others) =
-            (self.stuck(self.clock.now()), self.store.capabilities().directory.is_some());
+        let (own, sees_others) = (self.stuck(self.clock.now()), self.store.capabilities.directory.is_some());
         let mut reading = Reading::new(self, own, sees_others, Moment::NEVER);
         for page in self.pages_of_clients(|| self.one_command()).take(MOST_PAGES) {
             let infos = page.map_err(Failure::into_read_error).map_err(during)?;

@@ -150,7 +150,7 @@ impl<'a> Reading<'a> {
     fn under(&mut self, holder: Owner) -> Option<Thread> {
         if !self.under.contains_key(&holder)
             && let Some(deadline) = self.one_more()
-            && let Some(directory) = self.core.store.capabilities().directory
+            && let Some(directory) = &self.core.store.capabilities.directory
         {
             let answer = directory.read(&[id_under(holder)], deadline);
             let posted = self.take(answer)?.found.into_iter().next().flatten();

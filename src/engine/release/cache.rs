@@ -19,7 +19,7 @@ use crate::ident::ThreadMarker;
 use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
 use crate::park::Service;
-use crate::seam::capabilities::{CachedCheck, HoldCaching};
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
@@ -66,8 +66,10 @@ impl Engine {
     }
 
     pub(crate) fn can_cache(&self, call: &AcquireCall<'_>) -> Result<()> {
-        let hold_caching = self.store.capabilities().hold_caching;
-        if matches!(call.kind, Kind::Mutex | Kind::Fenced) && hold_caching.is_some_and(HoldCaching::caches) {
+        let hold_caching = &self.store.capabilities.hold_caching;
+        if matches!(call.kind, Kind::Mutex | Kind::Fenced)
+            && hold_caching.as_ref().is_some_and(|cached| cached.caches())
+        {
             return Ok(());
         }
         let words = "`cached` is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL, on etcd \
@@ -76,7 +78,7 @@ impl Engine {
     }
 
     pub(crate) fn heard(&self, local: &Arc<LocalLock>, claim: &Claim) -> Option<u64> {
-        let hold_caching = self.store.capabilities().hold_caching?;
+        let hold_caching = self.store.capabilities.hold_caching.as_ref()?;
         let (_, waker) = self.cache_thread()?;
         let now = self.clock.now();
         self.registry.remember(local, now);
@@ -179,7 +181,7 @@ impl Core {
     /// Asks the store whether other clients want these holds. If a hold is released meanwhile, the answer
     /// changes nothing: see `is_releasing` and `note_checked`.
     fn check_holds(self: &Arc<Core>, holds: &[Arc<Hold>]) {
-        let Some(hold_caching) = self.store.capabilities().hold_caching else { return };
+        let Some(hold_caching) = &self.store.capabilities.hold_caching else { return };
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(RULES.longest_check_gap));
         let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
         for (hold, answer) in holds.iter().zip(hold_caching.check_holds(&claims, sent.plus(limit))) {

@@ -1,9 +1,11 @@
 //! A store that its client connects to at the first use.
 
 use super::*;
+use crate::seam::OpenStore;
 
 /// A client that connects to its store by `open`.
 fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Running {
+    let open = move || open().map(OpenStore::from);
     Running::start(Options::default(), Clock::System, StoreCell::later(Box::new(open)))
 }
 
@@ -14,7 +16,7 @@ fn an_unsupported_name_is_refused_after_connecting() {
     let (engine, name) = (opened_by(move || Ok(Arc::clone(&odd) as _)), named("a"));
     engine.store.check_name(Kind::Mutex, &name).unwrap();
     let claim =
-        engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name), 7, Duration::from_secs(30));
+        engine.claim(&engine.store.capabilities, (Kind::Semaphore, &name), 7, Duration::from_secs(30));
     for error in [
         acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop).unwrap_err(),
         engine.inspect("holder", Kind::Mutex, &name).map(drop).unwrap_err(),

@@ -434,7 +434,7 @@ fn the_end_of_a_wait_updates_the_directory_of_clients() {
     let (store, engine, name) = running(scripted());
     let interrupt = Interrupt::new();
     let lease = Duration::from_secs(30);
-    let claim = engine.claim(&engine.store.capabilities(), (Kind::Mutex, &name), 7, lease);
+    let claim = engine.claim(&engine.store.capabilities, (Kind::Mutex, &name), 7, lease);
     engine.stand_still(true);
     store.give(claim.owner);
     let own = named("b");
@@ -490,7 +490,8 @@ fn undoing_slow_requests_leaves_time_for_renewals_and_deadlock_searches() {
     assert!(store.renewals.count() >= 7, "{} renewals in half a minute", store.renewals.count());
     let polls = store.polls.load(Ordering::SeqCst) - polls;
     assert!(polls >= 7, "{polls} rounds in half a minute");
-    let entry = engine.store.capabilities().directory.unwrap().read(&[engine.id], Moment::NEVER).unwrap();
+    let entry =
+        engine.store.capabilities.directory.as_ref().unwrap().read(&[engine.id], Moment::NEVER).unwrap();
     assert!(entry.found[0].is_some());
 }
 
@@ -508,7 +509,7 @@ fn during_a_wait(options: Options, store: Scripted, meanwhile: impl FnOnce(&Engi
     let engine = Running::start(options, Clock::System, Arc::clone(&store) as Arc<dyn Store>);
     let (interrupt, mine, awaited) = (Interrupt::new(), named("b"), named("a"));
     let claim = (Kind::Mutex, &awaited);
-    store.give(engine.claim(&engine.store.capabilities(), claim, 7, Duration::from_secs(60)).owner);
+    store.give(engine.claim(&engine.store.capabilities, claim, 7, Duration::from_secs(60)).owner);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let held = acquire(&engine, &mine, FOREVER, Lease::Renewed).unwrap();

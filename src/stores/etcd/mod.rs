@@ -120,13 +120,13 @@ impl EtcdStore {
 }
 
 impl Store for EtcdStore {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             queues: |_| true,
             cleaned_up_at_a_time: |_| BATCH_OF_CLAIMS,
-            sessions: Some(self),
-            hold_caching: Some(self),
-            directory: Some(self),
+            sessions: Some(self.clone()),
+            hold_caching: Some(self.clone()),
+            directory: Some(self.clone()),
             ..Capabilities::default()
         }
     }

@@ -119,14 +119,14 @@ impl MemoryAccess {
 }
 
 impl Store for MemoryAccess {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
-            wait_queues: Some(self),
-            hold_caching: Some(self),
-            itself: Some(self),
-            directory: Some(self),
+            wait_queues: Some(self.clone()),
+            hold_caching: Some(self.clone()),
+            itself: Some(self.clone()),
+            directory: Some(self.clone()),
             ..Capabilities::default()
         }
     }

@@ -173,16 +173,16 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
             cleaned_up_at_a_time: if self.has_all_keys { RedisStore::ended_at_a_time } else { |_| 1 },
-            batches: Some(self),
-            connections: Some(self),
-            wait_queues: Some(self),
-            hold_caching: Some(self),
-            directory: Some(self),
+            batches: Some(self.clone()),
+            connections: Some(self.clone()),
+            wait_queues: Some(self.clone()),
+            hold_caching: Some(self.clone()),
+            directory: Some(self.clone()),
             ..Capabilities::default()
         }
     }

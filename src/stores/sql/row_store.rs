@@ -1,5 +1,6 @@
 //! The store that keeps each lock in a row of a table.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -54,17 +55,17 @@ impl<D: Rows> RowStore<D> {
 }
 
 impl<D: Rows> Store for RowStore<D> {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             wakes: D::WAKES,
             can_expire_in: true,
             poll_every: |_| D::POLL_EVERY,
-            connections: Some(self),
-            sweeping: Some(self),
-            wait_queues: if D::HAS_QUEUE { Some(self) } else { None },
-            hold_caching: if D::HAS_QUEUE { Some(self) } else { None },
-            directory: Some(self),
-            table: self.pool.database().table(),
+            connections: Some(self.clone()),
+            sweeping: Some(self.clone()),
+            wait_queues: D::HAS_QUEUE.then(|| self.clone() as _),
+            hold_caching: D::HAS_QUEUE.then(|| self.clone() as _),
+            directory: Some(self.clone()),
+            table: self.pool.database().table().cloned(),
             ..Capabilities::default()
         }
     }

@@ -285,11 +285,11 @@ fn share(deadline: Moment) -> Moment {
 }
 
 impl<D: SessionDatabase> Store for SessionStore<D> {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             wakes: D::WAKES,
             poll_every: |_| D::POLL_EVERY,
-            connections: Some(self),
+            connections: Some(self.clone()),
             ..Capabilities::default()
         }
     }

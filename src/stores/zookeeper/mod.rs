@@ -106,15 +106,15 @@ impl ZooKeeperStore {
 }
 
 impl Store for ZooKeeperStore {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             queues: |_| true,
             // A node ends with its session, and may last longer than its lease.
             outlasts_leases: true,
             poll_every: |_| POLL,
-            sessions: Some(self),
-            hold_caching: Some(self),
-            directory: Some(self),
+            sessions: Some(self.clone()),
+            hold_caching: Some(self.clone()),
+            directory: Some(self.clone()),
             ..Capabilities::default()
         }
     }

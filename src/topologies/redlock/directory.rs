@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
-use crate::seam::{Answer, Failure, Inspect, Store};
+use crate::seam::{Answer, Failure, Inspect, OpenStore};
 use crate::time::Moment;
 use crate::topologies::redlock::Redlock;
 use crate::topologies::redlock::node::VotingNode;
@@ -20,12 +20,12 @@ fn none<T>(words: &'static str) -> Answer<T> {
 }
 
 impl Redlock {
-    fn servers(&self) -> impl Iterator<Item = (&VotingNode, &dyn Store)> {
-        self.monitor.nodes.iter().filter_map(|node| Some((node, node.ready().ok()?.as_ref())))
+    fn servers(&self) -> impl Iterator<Item = (&VotingNode, &OpenStore)> {
+        self.monitor.nodes.iter().filter_map(|node| Some((node, node.ready().ok()?)))
     }
 
     fn directories(&self) -> impl Iterator<Item = (&VotingNode, &dyn Directory)> {
-        self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
+        self.servers().filter_map(|(node, store)| Some((node, store.capabilities.directory.as_deref()?)))
     }
 
     /// Whether one of the servers `before`, which are listed already, has the lock with the same owners.

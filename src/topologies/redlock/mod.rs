@@ -24,13 +24,11 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::{Inspection, ObjectKind};
-use crate::seam::capabilities::{
-    ConnectionWatch, Majority, SPLIT_PAUSE, any_hung_up, begin_attempt, begin_release,
-};
+use crate::seam::capabilities::{ConnectionWatch, Majority, SPLIT_PAUSE, any_hung_up};
 use crate::seam::subscription::{Subscription, count_of_several};
 use crate::seam::{
-    Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
-    granted_too_late, ready,
+    Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, OpenStore, Pending, Release, Sink,
+    Snapshot, Store, granted_too_late, ready,
 };
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, at_once};
@@ -67,7 +65,7 @@ impl Redlock {
         &self,
         claim: &Claim,
         deadline: Moment,
-        begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
+        begin: impl Fn(&OpenStore, &Claim, Moment) -> Box<dyn Pending<T>>,
     ) -> Votes<T> {
         let answers = self.ask_those(claim, deadline, |_| true, begin);
         Votes(answers.into_iter().map(|(_, answer)| answer).collect())
@@ -78,13 +76,13 @@ impl Redlock {
         claim: &Claim,
         deadline: Moment,
         which: impl Fn(usize) -> bool,
-        begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
+        begin: impl Fn(&OpenStore, &Claim, Moment) -> Box<dyn Pending<T>>,
     ) -> Vec<(usize, Answer<T>)> {
         let nodes = self.monitor.nodes.iter().enumerate().filter(|(at, _)| which(*at));
         let begun: Vec<_> = nodes
             .map(|(at, node)| {
-                let begin = |store: &Arc<dyn Store>| {
-                    Ok(begin(store.as_ref(), &node.claim(claim)?, self.node_by(claim.lease, deadline)))
+                let begin = |store: &OpenStore| {
+                    Ok(begin(store, &node.claim(claim)?, self.node_by(claim.lease, deadline)))
                 };
                 (at, node, node.ready().and_then(begin))
             })
@@ -117,18 +115,18 @@ impl Redlock {
         node: &VotingNode,
         name: &LockName,
         deadline: Moment,
-        ask: impl Fn(&dyn Store, &LockName, Moment) -> Answer<T>,
+        ask: impl Fn(&OpenStore, &LockName, Moment) -> Answer<T>,
     ) -> Answer<T> {
         let store = node.ready().map_err(Failure::Refused)?;
         let renamed = node.renamed(name).map_err(Failure::Refused)?;
-        ask(store.as_ref(), renamed.as_ref().unwrap_or(name), self.node_until(deadline))
+        ask(store, renamed.as_ref().unwrap_or(name), self.node_until(deadline))
     }
 
     fn each<T>(
         &self,
         name: &LockName,
         deadline: Moment,
-        ask: impl Fn(&dyn Store, &LockName, Moment) -> Answer<T>,
+        ask: impl Fn(&OpenStore, &LockName, Moment) -> Answer<T>,
     ) -> Votes<T> {
         Votes(self.monitor.nodes.iter().map(|node| self.one(node, name, deadline, &ask)).collect())
     }
@@ -153,7 +151,7 @@ impl Redlock {
         &self,
         claims: &[Claim],
         deadline: Moment,
-        ask: impl Fn(&dyn Store, &[Claim], Moment) -> Vec<Answer<T>>,
+        ask: impl Fn(&OpenStore, &[Claim], Moment) -> Vec<Answer<T>>,
     ) -> Vec<Votes<T>> {
         let mut votes: Vec<Votes<T>> = claims.iter().map(|_| Votes(Vec::new())).collect();
         let Some(lease) = claims.iter().map(|claim| claim.lease).min() else { return votes };
@@ -162,7 +160,7 @@ impl Redlock {
         for node in &self.monitor.nodes {
             let asked = node.ready().and_then(|store| {
                 let renamed = claims.iter().map(|claim| node.claim(claim)).collect::<Result<Vec<_>>>()?;
-                Ok(ask(store.as_ref(), &renamed, deadline.min(Clock::System.after(timeout))))
+                Ok(ask(store, &renamed, deadline.min(Clock::System.after(timeout))))
             });
             match asked {
                 Ok(answers) => {
@@ -180,7 +178,7 @@ impl Redlock {
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
         let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let answers =
-            self.ask_those(claim, deadline, has, |store, claim, by| begin_release(store, claim, 0, by));
+            self.ask_those(claim, deadline, has, |store, claim, by| store.begin_release(claim, 0, by));
         for (at, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
             self.monitor.clean_up_where(claim, |other, _| other == *at);
         }
@@ -227,9 +225,9 @@ impl Redlock {
 }
 
 impl Store for Redlock {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         // All servers are Redis servers, so the capabilities of any are valid for all.
-        let first = self.members().next().map(|member| member.store.capabilities());
+        let first = self.members().next().map(|member| &member.store.capabilities);
         let (poll_every, can_expire_in) = match first {
             Some(first) => (first.poll_every, first.can_expire_in),
             None => ((|_| SPLIT_PAUSE) as fn(Kind) -> _, true),
@@ -237,9 +235,9 @@ impl Store for Redlock {
         Capabilities {
             can_expire_in,
             poll_every,
-            majority: Some(self),
-            connections: Some(self),
-            directory: Some(self),
+            majority: Some(self.clone()),
+            connections: Some(self.clone()),
+            directory: Some(self.clone()),
             ..Capabilities::default()
         }
     }
@@ -261,7 +259,7 @@ impl Store for Redlock {
         let sent = Clock::System.now();
         let before = self.monitor.restores.uncounted(claim);
         let votes =
-            self.ask(claim, deadline, |store, claim, deadline| begin_attempt(store, claim, count, deadline));
+            self.ask(claim, deadline, |store, claim, deadline| store.begin_attempt(claim, count, deadline));
         if count == 1 {
             return self.first(claim, &votes, sent, deadline);
         }
@@ -282,7 +280,7 @@ impl Store for Redlock {
         let before =
             if left == 0 { self.monitor.over(claim) } else { self.monitor.restores.uncounted(claim) };
         let votes =
-            self.ask(claim, deadline, |store, claim, deadline| begin_release(store, claim, left, deadline));
+            self.ask(claim, deadline, |store, claim, deadline| store.begin_release(claim, left, deadline));
         let votes = self.counted(claim, votes, &before, not_held);
         self.monitor.released(claim, left, &votes)
     }
@@ -456,7 +454,7 @@ impl Majority for Redlock {
 
 impl ConnectionWatch for Redlock {
     fn hung_up(&self) -> Option<bool> {
-        let hung_up = any_hung_up(self.members().map(|member| &*member.store));
+        let hung_up = any_hung_up(self.members().map(|member| &member.store.capabilities));
         hung_up.max(Some(self.monitor.renew_early.swap(false, Ordering::SeqCst)))
     }
 }

@@ -9,7 +9,6 @@ use crate::ident::{LockName, Owner, unbound_number};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
-use crate::seam::capabilities::begin_attempt;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Sink};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -305,7 +304,7 @@ impl NodeMonitor {
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);
                 let store = node.and_then(|node| node.ready().ok());
-                Some(begin_attempt(store?.as_ref(), &claim, count(&claim), deadline))
+                Some(store?.begin_attempt(&claim, count(&claim), deadline))
             };
             // All requests are sent before the first answer is awaited, so a slow server delays no other.
             let begun: Vec<_> = orders.iter().map(begin).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, Failure, Kind, ListensFor, QueueMode, Store};
+use crate::seam::{Answer, Claim, Failure, Kind, ListensFor, OpenStore, QueueMode};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
@@ -15,7 +15,7 @@ use crate::time::{Clock, Moment};
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
 pub(crate) struct Voter {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: OpenStore,
     /// The server's own id, which is the same under each of its addresses. `None` if it cannot be read.
     pub(crate) identity: Option<String>,
     /// Weaknesses of the server's configuration, which are reported as warnings.
@@ -101,7 +101,7 @@ impl VotingNode {
         is_news
     }
 
-    pub(super) fn ready(&self) -> Result<&Arc<dyn Store>> {
+    pub(super) fn ready(&self) -> Result<&OpenStore> {
         if let Some(outage) = &*self.outage.lock() {
             return Err(outage.error.copy());
         }
@@ -181,6 +181,7 @@ impl NodeOutage {
 mod tests {
     use super::*;
     use crate::ident::ClientId;
+    use crate::seam::Store;
     use crate::stores::memory::MemoryStore;
 
     fn silence() -> Error {
@@ -192,7 +193,7 @@ mod tests {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
         let store = || Voter {
-            store: Arc::new(MemoryStore::new().open()),
+            store: OpenStore::from(Arc::new(MemoryStore::new().open()) as Arc<dyn Store>),
             identity: None,
             doubts: Vec::new(),
             note_format: Box::new(|_| Ok(())),

@@ -22,7 +22,12 @@ fn node(open: impl Fn() + Send + Sync + 'static, server: &Arc<Scripted>) -> Voti
     let open = move |_| {
         open();
         let store = Arc::clone(&store);
-        Ok(Voter { store, identity: None, doubts: Vec::new(), note_format: Box::new(|_| Ok(())) })
+        Ok(Voter {
+            store: store.into(),
+            identity: None,
+            doubts: Vec::new(),
+            note_format: Box::new(|_| Ok(())),
+        })
     };
     VotingNode::new("a server".to_owned(), None, Box::new(open))
 }

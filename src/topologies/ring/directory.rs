@@ -6,7 +6,6 @@ use crate::ident::ClientId;
 use crate::ident::derived::Part;
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted, page_by_server, read_each};
-use crate::seam::ring_member::RingMember;
 use crate::seam::{Answer, Failure};
 use crate::time::Moment;
 use crate::topologies::ring::view::RingView;
@@ -24,14 +23,14 @@ impl RingStore {
     fn at_entry<T>(&self, client: ClientId, ask: impl FnOnce(&dyn Directory) -> Answer<T>) -> Answer<T> {
         let view = self.view();
         let Some(node) = view.node(home(&view, client)) else { return Err(Failure::Refused(moved_on())) };
-        node.store.capabilities().directory.map_or_else(none, ask)
+        node.capabilities.directory.as_deref().map_or_else(none, ask)
     }
 
     /// Asks the node that `from` names for its next page. Once its pages are read, the next node follows.
     fn page<T>(
         &self,
         from: &Place,
-        ask: impl FnOnce(&dyn RingMember, &Place) -> Answer<Page<T>>,
+        ask: impl FnOnce(&dyn Directory, &Place) -> Answer<Page<T>>,
     ) -> Answer<Page<T>> {
         let view = self.view();
         let labels = || {
@@ -42,7 +41,8 @@ impl RingStore {
         };
         page_by_server(from, labels, |label, from| {
             let node = view.nodes.iter().find(|node| node.label == label);
-            ask(&*node.ok_or_else(|| Failure::Refused(moved_on()))?.store, from)
+            let node = node.ok_or_else(|| Failure::Refused(moved_on()))?;
+            node.capabilities.directory.as_deref().map_or_else(none, |directory| ask(directory, from))
         })
     }
 }
@@ -61,16 +61,10 @@ impl Directory for RingStore {
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        self.page(from, |node, from| {
-            node.capabilities().directory.map_or_else(none, |directory| directory.clients(from, deadline))
-        })
+        self.page(from, |directory, from| directory.clients(from, deadline))
     }
 
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        self.page(from, |node, from| {
-            node.capabilities()
-                .directory
-                .map_or_else(none, |directory| directory.locks(wanted, from, deadline))
-        })
+        self.page(from, |directory, from| directory.locks(wanted, from, deadline))
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct RingStore {
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
     /// The capabilities of each node; all nodes are Redis servers. Stored because they are read often.
-    of_nodes: Capabilities<'static>,
+    of_nodes: Capabilities,
 }
 
 impl RingStore {
@@ -50,7 +50,7 @@ impl RingStore {
         let mut store = RingStore { open, patience, view, changing: Mutex::new(()), of_nodes };
         store.change(ring).inspect_err(|_| store.close())?;
         if let Some(node) = store.view().nodes.first() {
-            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = node.store.capabilities();
+            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = node.capabilities;
             store.of_nodes = Capabilities { wakes, can_expire_in, queues, poll_every, ..store.of_nodes };
         }
         Ok(store)
@@ -97,7 +97,9 @@ impl RingStore {
             let is_same = at.and_then(|at| nodes.get(at)).is_some_and(|node| node.url == wanted.url);
             if !is_same {
                 let RingNode { label, url, .. } = wanted.clone();
-                let node = Arc::new(RingServer { label, store: (self.open)(&url)?, url });
+                let store = (self.open)(&url)?;
+                let capabilities = Arc::clone(&store).capabilities();
+                let node = Arc::new(RingServer { label, store, capabilities, url });
                 opened.push(Arc::clone(&node));
                 match at.and_then(|at| nodes.get_mut(at)) {
                     Some(place) => *place = node,
@@ -233,10 +235,10 @@ impl RingStore {
     }
 
     fn lines_at(&self, home: u32, tell: impl FnOnce(&dyn WaitQueues)) {
-        if let Ok(store) = self.at(home)
-            && let Some(wait_queues) = store.capabilities().wait_queues
+        if let Some(node) = self.view().node(home)
+            && let Some(wait_queues) = &node.capabilities.wait_queues
         {
-            tell(wait_queues);
+            tell(&**wait_queues);
         }
     }
 
@@ -247,14 +249,14 @@ impl RingStore {
 }
 
 impl Store for RingStore {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
-            homes: Some(self),
-            connections: Some(self),
-            wait_queues: Some(self),
-            directory: Some(self),
-            itself: Some(self),
-            ..self.of_nodes
+            homes: Some(self.clone()),
+            connections: Some(self.clone()),
+            wait_queues: Some(self.clone()),
+            directory: Some(self.clone()),
+            itself: Some(self.clone()),
+            ..self.of_nodes.clone()
         }
     }
 
@@ -362,7 +364,7 @@ impl HomeNodes for RingStore {
 impl WaitQueues for RingStore {
     fn is_refused(&self) -> bool {
         let refused = |node: &&Arc<RingServer>| {
-            node.store.capabilities().wait_queues.is_some_and(WaitQueues::is_refused)
+            node.capabilities.wait_queues.as_ref().is_some_and(|queues| queues.is_refused())
         };
         self.view().nodes.iter().filter(refused).count() > 0
     }
@@ -378,7 +380,7 @@ impl WaitQueues for RingStore {
 
 impl ConnectionWatch for RingStore {
     fn hung_up(&self) -> Option<bool> {
-        any_hung_up(self.view().nodes.iter().map(|node| -> &dyn Store { &*node.store }))
+        any_hung_up(self.view().nodes.iter().map(|node| &node.capabilities))
     }
 }
 

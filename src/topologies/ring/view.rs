@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::ring_member::{Marked, RingMember};
-use crate::seam::{Answer, Claim, Failure, Kind};
+use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::{Mutex, at_once};
 use crate::time::{Clock, Moment};
 use crate::topologies::ring::plan::{Circle, Ring, RingMark};
@@ -150,4 +150,5 @@ pub(super) struct RingServer {
     pub(super) label: String,
     pub(super) url: String,
     pub(super) store: Arc<dyn RingMember>,
+    pub(super) capabilities: Capabilities,
 }

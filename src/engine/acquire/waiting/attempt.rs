@@ -40,7 +40,7 @@ impl Waiting<'_> {
         }
         self.next_poll = None;
         let sent = engine.clock.now();
-        if let Some(left) = self.capabilities.majority.and_then(|all| all.held_off(&claim)) {
+        if let Some(left) = self.capabilities.majority.as_ref().and_then(|all| all.held_off(&claim)) {
             return Ok(Step::Sleep(sent.plus(left + Duration::from_millis(1))));
         }
         let answer =
@@ -219,8 +219,8 @@ impl Waiting<'_> {
     /// The claim for the next request. Built anew each time, because the owner number may have been retired.
     pub(super) fn claim(&mut self) -> Claim {
         let Waiting { engine, call, .. } = *self;
-        let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
-        let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
+        let number = engine.next_number(self.capabilities, self.thread, &mut self.unbound);
+        let claim = engine.claim(self.capabilities, (call.kind, call.name), number, self.lease);
         let LockConfig { writers_first, max_hold, leads, .. } = call.config;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
         // Recalls are counted before the attempt, because a recall that comes later may concern this hold.
@@ -295,7 +295,7 @@ impl Waiting<'_> {
     /// Decides whether a grant counts that was requested at `sent` and read just now. Returns what else ends
     /// the hold besides its lease, such as a session. `None`: the caller must undo the grant.
     pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<Option<Arc<dyn Bound>>> {
-        let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
+        let bound = self.capabilities.sessions.as_ref().and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         // After a failed release under this number, the watchdog repeats the release, which would free this
         // hold. So the grant does not count if the failed release was for the same lock, or for the other

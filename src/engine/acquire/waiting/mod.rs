@@ -27,7 +27,7 @@ use crate::time::{Moment, random_between};
 
 pub(crate) struct Waiting<'a> {
     engine: &'a Engine,
-    capabilities: Capabilities<'a>,
+    capabilities: &'a Capabilities,
     call: &'a AcquireCall<'a>,
     thread: &'a Arc<ThreadMarker>,
     lease: Duration,
@@ -77,7 +77,7 @@ impl<'a> Waiting<'a> {
     /// arrive later, on another connection, and must not find the new hold.
     pub(crate) fn new(
         engine: &'a Engine,
-        capabilities: Capabilities<'a>,
+        capabilities: &'a Capabilities,
         call: &'a AcquireCall<'a>,
         lease: Duration,
         (thread, number): (&'a Arc<ThreadMarker>, Option<u64>),
@@ -348,7 +348,7 @@ mod tests {
         let local = engine.registry.local(Kind::Mutex, &name);
         let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), ONCE);
         let (thread, lease) = (ThreadMarker::current(), Duration::from_secs(1));
-        let capabilities = engine.store.capabilities();
+        let capabilities = &engine.store.capabilities;
         let mut waiting = Waiting::new(&engine, capabilities, &call, lease, (&thread, None), Moment::NEVER);
         let sent = |claim: Claim| (claim.queue_mode, claim.waits);
         assert_eq!(sent(waiting.claim()), (QueueMode::Waits, true));
@@ -369,7 +369,7 @@ mod tests {
             let call = AcquireCall::new("lock", kind, (&name, &local), ONCE);
             let call = AcquireCall { config, by_thread: true, ..call };
             let thread = ThreadMarker::current();
-            Waiting::new(&engine, engine.store.capabilities(), &call, hour, (&thread, None), Moment::NEVER)
+            Waiting::new(&engine, &engine.store.capabilities, &call, hour, (&thread, None), Moment::NEVER)
                 .pause()
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);

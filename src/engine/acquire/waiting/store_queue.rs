@@ -79,7 +79,7 @@ impl Waiting<'_> {
 
     fn give_up_place(&mut self) {
         let engine = self.engine;
-        if let Some(wait_queues) = self.capabilities.wait_queues {
+        if let Some(wait_queues) = &self.capabilities.wait_queues {
             let claim = self.claim();
             wait_queues.leave_wait_queue(&claim, engine.one_command().min(self.latest));
             engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
@@ -89,7 +89,7 @@ impl Waiting<'_> {
     pub(super) fn end_release_watch(&mut self) {
         self.watch_releases_at = None;
         if self.release_watch.subscription.take().is_some()
-            && let Some(wait_queues) = self.capabilities.wait_queues
+            && let Some(wait_queues) = &self.capabilities.wait_queues
         {
             let claim = self.claim();
             wait_queues.end_release_watch(&claim);

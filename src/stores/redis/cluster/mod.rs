@@ -309,15 +309,15 @@ impl UnreadReleases {
 }
 
 impl Store for ClusterStore {
-    fn capabilities(&self) -> Capabilities<'_> {
+    fn capabilities(self: Arc<Self>) -> Capabilities {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
-            batches: Some(self),
-            connections: Some(self),
-            wait_queues: Some(self),
-            hold_caching: Some(self),
-            directory: Some(self),
+            batches: Some(self.clone()),
+            connections: Some(self.clone()),
+            wait_queues: Some(self.clone()),
+            hold_caching: Some(self.clone()),
+            directory: Some(self.clone()),
             ..Capabilities::default()
         }
     }

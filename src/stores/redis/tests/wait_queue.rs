@@ -458,17 +458,16 @@ fn a_multi_locks_attempt_respects_the_wait_queue() {
     assert_eq!(messages.take(), [message(&first, "next")]);
 
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
-    let batches = store.capabilities().batches.unwrap();
     let all = [by(&holder, QueueMode::Barges)];
-    assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), []);
+    assert_eq!(store.begin_attempts(&all, false, soon()).wait().done(), []);
     // A client that only tries does not send recalls in a batch either.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
-    assert_eq!(batches.begin_attempts(&all, true, soon()).wait().done(), [None]);
+    assert_eq!(store.begin_attempts(&all, true, soon()).wait().done(), [None]);
     freed(&store, &all[0]);
     server.run(&["DEL", NEXT]);
-    assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), [None]);
+    assert_eq!(store.begin_attempts(&all, false, soon()).wait().done(), [None]);
     queued(&store, &second);
-    let released = batches.begin_releases(&all, soon()).wait().done();
+    let released = store.begin_releases(&all, soon()).wait().done();
     assert_eq!(released, [Release::Freed { others: Others::Next }]);
     assert_eq!(messages.take(), [message(&second, "next")]);
 }
@@ -549,12 +548,10 @@ fn a_release_reports_missing_queue_rights() {
             assert!(matches!(answer.unwrap().done(), Release::Freed { .. }));
         }),
         ("begun", |store, claim| {
-            let batches = store.capabilities().batches.unwrap();
-            batches.begin_release(claim, 0, soon()).wait().done();
+            store.begin_release(claim, 0, soon()).wait().done();
         }),
         ("of several", |store, claim| {
-            let batches = store.capabilities().batches.unwrap();
-            let released = batches.begin_releases(std::slice::from_ref(claim), soon()).wait().done();
+            let released = store.begin_releases(std::slice::from_ref(claim), soon()).wait().done();
             assert_eq!(released, [Release::Freed { others: Others::Nobody }]);
         }),
         ("cleaned_up", |store, claim| {
