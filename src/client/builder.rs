@@ -391,7 +391,7 @@ impl ClientBuilder {
     ///
     /// The poller costs a connection and a thread in each client with waiters, and some 200 small requests a
     /// second for each such name. Without it a waiter gets the lock up to 100 ms after its release. See the
-    /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
+    /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#the-designated-poller-mysql-mariadb).
     pub fn designated_poller(mut self, is_on: bool) -> Self = server.table.designated_poller: is_on;
 
     /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
