@@ -406,8 +406,10 @@ impl ClientBuilder {
     ///
     /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
     /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
-    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest
-    /// other wait does. A deadlock stays if its youngest wait is of a client without this option.
+    /// same way, if its limit is longer than the search takes: a second more than
+    /// [`detect_deadlocks_after`](Self::detect_deadlocks_after), so 2 s by default. A condition's wait that
+    /// re-acquires its lock does not end; the youngest other wait does. A deadlock stays if its youngest wait
+    /// is of a client without this option.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self = options.break_deadlocks: breaks;
 
     /// The observer of this client's events. Defaults to none; without one, and without a subscriber of
