@@ -140,7 +140,7 @@ impl Trouble {
         let folder = self.orders.folder.clone();
         assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "no worker works");
         let (begun, mut struck) = (now(), 0);
-        // A long run goes on until it has killed waiters; on a busy machine, it kills clients that connect.
+        // A run of `ROUGH` or longer goes on until it has killed clients that wait, and not only connect.
         let lacks = |all: &Self| run() >= ROUGH && !all.strikes.contains_key(KILLED_WAITERS);
         while begun.elapsed() < run() || lacks(&self) {
             let most = if is_calm(begun.elapsed()) { 4_000 } else { 100 };
@@ -292,7 +292,7 @@ impl Trouble {
         )
     }
 
-    /// Asserts that no lock is held after the leases of killed processes, while the other ones still run.
+    /// Asserts that all locks are free after the leases of killed processes, while other processes still run.
     fn nothing_is_left(&self, operations: &[Operation]) {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
@@ -311,8 +311,8 @@ impl Trouble {
         };
         let (begun, most) = (now(), self.orders.lease * 2 + LONG / 3);
         for name in names {
-            // The time limit covers all leases, since thousands of names are queried in sequence. A query
-            // without an answer is repeated.
+            // All names share the time `most`, since thousands of them are queried one after the other. A
+            // query without an answer is repeated.
             let mut answer = Ok(false);
             let is_known = eventually(most.saturating_sub(begun.elapsed()) + LONG, || {
                 let is_due = begun.elapsed() >= most;

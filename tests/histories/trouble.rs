@@ -286,7 +286,7 @@ impl Leaders {
             };
             servers.iter().all(are_led)
         });
-        // By then the hold has been confirmed again, so that it counts on the restarted server.
+        // A hold counts on the restarted server only after a renewal has confirmed it there.
         let_pass(LEADS / 2, "until the next renewal");
         for hold in &mut self.holds {
             // A stall of the machine delays renewals and may lose a hold.

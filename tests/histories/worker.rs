@@ -209,7 +209,7 @@ pub(crate) fn work(orders: &Orders) {
             drop(old.shutdown()); // may fail because of a fault
         }
     });
-    // All holds have been released or expire, since the client is not shut down before the checks.
+    // The client shuts down only after the test's checks, so no hold ends by the shutdown before them.
     Worker { orders, file: &file, next: &next }.note(&Line::Idle);
     // The process also ends if the test is gone.
     let _has_told = eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists());
@@ -535,5 +535,5 @@ fn end(guard: Guard) -> leasehold::Result<()> {
 }
 
 held!(Guard, end);
-// If a permit were not released, the counts of other workers would show it.
+// The permits of a dropped guard might stay taken if its release fails, and other workers would count them.
 held!(OwnedGuard, OwnedGuard::unlock);

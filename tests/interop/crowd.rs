@@ -179,8 +179,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// Repeats until threads of `kinds` languages and kinds have each acquired the lock `least` times, since
-/// fewer prove little. `check` judges each round.
+/// Repeats until each of `kinds` sorts of threads (a language and a kind of lock) has acquired the lock
+/// `least` times, since fewer prove little. `check` judges each round.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -332,8 +332,8 @@ fn a_small_rust_crowd_never_holds_at_once() {
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
 
-/// A Rust process that waits for a fair lock at each order in the list, and records its turn during its hold.
-/// The keys are `lock`, `served` (the list of records) and `turn`.
+/// Runs a Rust process, in which each order in the Redis list `list` makes a thread wait for a fair lock and,
+/// while it holds the lock, append its turn to another list. An order names the lock, that list and the turn.
 fn take_turns(url: &str, list: &str) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();

@@ -114,7 +114,7 @@ test_on!(
             let before = (!is_first).then(|| comes(&mut admin, || turn(&ahead)).0);
             let (_doomed, _) = comes(&mut admin, || java_takes_turn(&java, "dead"));
             let (after, _) = comes(&mut admin, || turn(&behind));
-            drop((java, agent)); // kills the process, since it has not answered
+            drop((java, agent)); // kills the process: an agent with an open request is not reused
             let freed = monotonic();
             guard.unlock().unwrap();
             before.map(Call::join);

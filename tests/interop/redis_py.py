@@ -1,8 +1,8 @@
-"""Does with redis-py's Lock what the tests tell it to, and says what came of it.
+"""Carries out the tests' requests with redis-py's Lock, and reports the results.
 
 Standard input, one request a line, fields separated by tabs: number, thread, client, verb, arguments.
 Requests of one thread run in order, different threads side by side. Standard output, one answer a line:
-number, ok or error, begun, ended (CLOCK_MONOTONIC, nanoseconds), text. Ends when its input ends.
+number, ok or error, begun, ended (CLOCK_MONOTONIC, nanoseconds), text. The program ends with its input.
 """
 
 import os
@@ -64,5 +64,5 @@ for line in sys.stdin:
         threads[request[1]] = queue.Queue()
         threading.Thread(target=serve, args=(threads[request[1]],), daemon=True).start()
     threads[request[1]].put(request)
-# A thread may be waiting for a lock.
+# A normal exit would wait for threads that still wait for a lock.
 os._exit(0)

@@ -218,7 +218,7 @@ fn debug_output_of_all_types_contains_no_secret() {
 
 #[cfg(all(feature = "postgres", feature = "mysql"))]
 #[test]
-fn locks_on_a_transaction_are_plain_values() {
+fn transaction_locks_are_send_sync_and_name_tables_are_clone() {
     use leasehold::{mysql, postgres};
     each!((shared_by_threads): postgres::NameTable, postgres::TxLock, mysql::NameTable, mysql::TxLock);
     each!((cloned): postgres::NameTable, mysql::NameTable);

@@ -1,4 +1,4 @@
-//! The shape of the source: layers, circles, drivers, and headers of scripts and statements.
+//! The shape of the source: layers, cycles, drivers, and headers of scripts and statements.
 //!
 //! The checker must also report samples that break each rule. `proc-macro2` reads Rust as tokens, without
 //! test code. clippy finds panics, `Instant::now` and sleeps (see `Cargo.toml` and `clippy.toml`).
@@ -49,7 +49,7 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("parking_lot", &["src/sync/"]),
 ];
 
-/// The lists of derived names and of metrics. No other file contains such a name.
+/// The files that build the names of keys, channels and metrics. No other file contains such a name.
 const DERIVES_NAMES: &[&str] =
     &["src/observe/metrics.rs", "src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
 
@@ -60,9 +60,8 @@ const MAY_PANIC: &str = "src/client/mod.rs";
 const READS_TIME: &str = "src/time.rs";
 const HAS_CLOCKS: &str = "src/system/";
 
-/// The only files that may test for which operating system they are compiled. The last one contains a test.
-const KNOWS_THE_SYSTEM: &[&str] =
-    &["src/lib.rs", "src/system", "src/locks/fencing/mod.rs", "src/stores/redis/conn/pair.rs"];
+/// The only files that may test for which operating system they are compiled.
+const KNOWS_THE_SYSTEM: &[&str] = &["src/lib.rs", "src/system", "src/locks/fencing/mod.rs"];
 
 /// The maximum number of lines of a file, including its tests.
 const MOST_LINES: usize = 800;
@@ -162,7 +161,7 @@ fn the_architecture_checker_reports_exactly_the_bad_samples() {
         (queue, "use crate::client::LockClient;", "engine may not use client"),
         (queue, "use crate::{error::Error, stores::memory::{self, MemoryStore}};", "may not use stores"),
         ("src/error.rs", "fn f() -> crate::engine::Engine { g() }", "ground may not use engine"),
-        // The root re-exports this type under another name.
+        // The crate's root re-exports the client's type under this path.
         (queue, "fn f(client: &crate::LockClient) {}", "engine may not use client"),
         (queue, "use super::super::client::LockClient;", "engine may not use client"),
         (memory, "use crate::stores::redis::RedisStore;", "may not use stores/redis"),
@@ -651,7 +650,7 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
     if reads && file.path != READS_TIME && !file.path.starts_with(HAS_CLOCKS) {
         reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
     }
-    // `redis::Script` only computes the hash of a text.
+    // A script's text must be a file, so that the checks of script files see it.
     let is_script =
         word == "Script" && is_first && is_path && after.get(2) == Some(&Token::Word("new".to_owned()));
     if is_script && after.get(3) == Some(&Token::Sign('(')) {

@@ -391,7 +391,7 @@ fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
     }
     let api = read("docs/api.txt");
     let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    // The page omits these: a program itself requests an interrupt, and a malformed reply is a fault.
+    // These need no row: a program requests an interrupt itself, and the other two have no common cause.
     for kind in kinds
         .lines()
         .map(|line| line.trim().trim_end_matches(','))

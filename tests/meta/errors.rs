@@ -408,7 +408,7 @@ fn servers(list: &mut List) {
 /// keys with `refusal`.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
-    // The answers come from a function, so one server gives all answers, as set here.
+    // One server serves all calls. `answering` takes a plain function, so the refusal is passed in a static.
     static SAYS: Mutex<&'static str> = Mutex::new("");
     static SERVER: OnceLock<Server> = OnceLock::new();
     let server = SERVER.get_or_init(|| {

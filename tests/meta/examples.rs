@@ -285,7 +285,7 @@ fn metrics_are_scraped_and_name_no_lock() {
         BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim_end().trim_end_matches("/metrics").rsplit_once(':').unwrap().1;
         let port: u16 = port.parse().unwrap();
-        // By then each client has waited, was refused, and was granted a lock.
+        // The series appear after clients have waited, were refused, and were granted a lock.
         let wanted = [
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"granted\",group=\"stock\"} ",
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"busy\",group=\"stock\"} ",

@@ -112,7 +112,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }
 
-/// Uses each user of the page for its purpose, so that the client makes all requests for that purpose.
+/// Does what `user` of the page is for, so that the client sends all requests that this purpose needs.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
     // Java has advanced this counter beyond the clock, so the next fence comes from the counter.

@@ -110,7 +110,7 @@ test_on!(on_contended_is_called_for_redissons_waiters, RedisServer::start_defaul
     let _: () = admin.rpush("redisson_lock_queue:{fair}", waiter).unwrap();
     let _: () = admin.zadd("redisson_lock_timeout:{fair}", waiter, 9_000_000_000_000_i64).unwrap();
     called.iter().for_each(|called| called.recv_timeout(LONG).expect("no callback came for the waiter"));
-    // Redisson takes the number of fields of a read-write lock for its holders.
+    // Redisson counts the fields of a read-write lock as its holders, so the mark is a key of its own.
     let writer = client.get_read_write_lock("rw").write().acquire_owned().unwrap();
     let _calls = calls(&writer);
     let has_hearers = || server.admin().exists("leasehold_rwlock_hearers:{rw}").unwrap();

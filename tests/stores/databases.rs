@@ -13,7 +13,7 @@ use crate::support::server::Certificates;
 
 /// A store that keeps its locks as rows of a table.
 pub(crate) trait Rows {
-    /// The last columns of a row in the directory of clients, that of a client that ended long ago.
+    /// The values of a directory row's last columns, for a client that ended long ago.
     const EXPIRED: &'static str;
 
     /// Runs the test on a file, or on a server that it shares with tests that do not disturb it.
@@ -74,7 +74,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const WITH_CERTIFICATE: &'static str;
     /// Allows a new user one connection.
     const WITH_ONE_CONNECTION: &'static str;
-    /// Takes away the right to create tables that everybody may have.
+    /// Takes away everybody's right to create tables.
     const REVOKE_CREATE: &'static str;
     /// The parameter of a URL that makes a client use TLS.
     const VERIFIED: &'static str;
@@ -118,7 +118,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const IDLE_SESSION_ENDS_WITHIN: Duration;
     /// Whether a deadlock error ends the whole transaction.
     const DEADLOCK_ENDS_TRANSACTION: bool;
-    /// Of `an_exhausted_pool_loses_no_lease`: the command time-out, the lease, and the time in which calls end.
+    /// For `an_exhausted_pool_loses_no_lease`: the command time-out, the lease, and the limit for calls.
     const EXHAUSTED: [Duration; 3];
 
     fn start() -> Option<Self> {
@@ -169,7 +169,8 @@ pub(crate) trait Database: Sized + Sync + 'static {
     ) -> bool;
     fn new_names(table: &str) -> Result<Self::Names>;
     fn create_names(names: &Self::Names, connection: &mut Self::Connection) -> Result<()>;
-    /// Whether the first use of a name also locks the gap beside it, where another name may be awaited.
+    /// Whether the first use of a name also locks the gap beside its row, so that a neighbouring name's first
+    /// use waits.
     fn first_use_locks_neighbours(&self) -> bool;
     fn lock(
         names: &Self::Names,
@@ -739,7 +740,7 @@ on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server|
     }
 });
 
-on_databases!(the_table_of_names_is_created_concurrently, D::shared(), |server| {
+on_databases!(several_connections_may_create_the_name_table_at_once, D::shared(), |server| {
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
         let (names, connections) = (D::new_names(&table).unwrap(), (0..8).map(|_| server.connect()));

@@ -279,8 +279,8 @@ fn members(ring: &[&Span]) -> Ring {
     before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
 }
 
-/// How long all of these spans lasted together, and since when; `None` if never. The short time between an
-/// ended call and its note is counted, although the clients do not see it.
+/// How long all of these spans lasted together, and since when; `None` if never. A span ends when it is
+/// noted, a moment after its call ended.
 fn common(spans: &[&Span], by: Instant) -> Option<(Instant, Duration)> {
     let from = spans.iter().map(|span| span.from).max()?;
     let to = spans.iter().map(|span| span.to.unwrap_or(by)).min()?.min(by);

@@ -352,7 +352,7 @@ test_on!(a_grant_with_a_lost_answer_is_undone, Etcd::start(), |server| {
 });
 
 test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |server| {
-    // A server without users accepts every user name, and none.
+    // A server without users accepts any user name, and requests without one.
     let place = server.place();
     client(&format!("etcd://app:S3CR3T@{place}")).get_lock(fresh("open")).lock().unwrap();
     server.demand_passwords(&[("app", "S3CR3T", "locks")]);

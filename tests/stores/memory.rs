@@ -198,7 +198,7 @@ fn a_multi_locks_lease_counts_from_its_last_grant() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // Each renewal lasts for three seconds, and keeps the hold.
+    // While the multi-lock waits for `b`, its hold of `a` is renewed, for no longer than the lease.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());

@@ -153,8 +153,7 @@ fn an_answer_slower_than_the_timeout_never_arrives() {
     let lock = client.get_lock("a");
     lock.lock().unwrap();
     assert_eq!(client.ping().unwrap().latency, ms(500));
-    // The answers to the client's renewals are 500 ms late too. Renewals do not move the clock: each waits
-    // until
+    // The answers to renewals are 500 ms late too. Renewals do not move the clock: each waits until
     // `advance` has moved it, and then succeeds, since 500 ms are less than the time-out.
     clock.advance(ms(120_000));
     assert!(lock.is_held_by_current_thread().unwrap());

@@ -130,8 +130,8 @@ impl Database for MysqlServer {
     }
 }
 
-// The server may grant the lock after the client's time-out. So the outcome is unknown, and the client undoes the
-// grant. (PostgreSQL ends the statement itself, so there the outcome is known.)
+// The server may grant the lock after the client's time-out. So the outcome is unknown, and the client undoes
+// the grant. (PostgreSQL ends the statement itself, so there the outcome is known.)
 test_on!(an_unanswered_grant_is_undone, MysqlServer::shared(), |server| {
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let lock = client.get_lock(fresh("late"));
@@ -243,7 +243,7 @@ test_on!(renewals_and_reentries_set_the_idle_limit, MysqlServer::shared(), |serv
 });
 
 test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
-    // Answers on connections with lower numbers no longer reach the client.
+    // Answers on connections numbered below `silent` no longer reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {

@@ -102,7 +102,7 @@ test_on!(any_thread_name_can_take_a_lock, MysqlServer::shared(), |server| {
     thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
 });
 
-// Sessions whose callers have given up must not stay blocked either.
+// A session must not stay blocked on the server after its caller has given up.
 test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), |server| {
     server.make_user("app", "");
     let client =
@@ -121,7 +121,7 @@ test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), 
     locked.query_drop("UNLOCK TABLES").unwrap();
 });
 
-// This applies to servers that distinguish upper and lower case, as on Linux.
+// Only servers that distinguish upper and lower case, as on Linux, can have both tables.
 test_on!(a_table_name_differing_only_in_case_is_reported, MysqlServer::start(), |server| {
     at(&server.url()).build().unwrap();
     let seen = Seen::default();

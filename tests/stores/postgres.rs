@@ -140,7 +140,7 @@ impl Database for PostgresServer {
 }
 
 // A client removes other clients' expired entries from the directory of clients, and writes its own entry
-// even if a transaction has locked one of those.
+// even if a transaction has locked an expired one.
 test_on!(
     a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory,
     PostgresServer::shared(),
@@ -254,7 +254,7 @@ fn listeners(admin: &mut Client) -> i64 {
     admin.query_one(text, &[]).unwrap().get(0)
 }
 
-// The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
+// The server did not prepare the statement in time. The outcome is known, since no statement ran, but the
 // client drops the silent connection.
 test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(), |server| {
     let options = || server.options().pool_size(1).directory(false);
@@ -271,8 +271,8 @@ test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(
     assert!(worked, "another connection did not work");
 });
 
-// The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
-// on the pooler's sessions.
+// The client refuses a pooler of transactions or statements when it connects. Otherwise calls would fail
+// later, depending on the pooler's sessions.
 test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start(), |server| {
     server.client();
     for mode in ["transaction", "statement", "session"] {

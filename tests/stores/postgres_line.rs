@@ -271,7 +271,7 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     for client in ["d", "c", "b"] {
         assert_eq!(ask(&mut admin, &name, client), (false, None, false), "{client}");
     }
-    // The time lies in the future, so that no client counts as gone on a busy machine.
+    // `seen` lies in the future, so that no client counts as gone on a busy machine.
     let asked_lately = |admin: &mut Client| {
         let text = "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256($1)";
         assert!(admin.execute(text, &[&name.as_bytes()]).unwrap() > 0);
@@ -334,7 +334,7 @@ test_on!(a_reservation_lasts_as_long_as_its_client_asked, shared(), |server| {
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
     let mut time =
         |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
-    // The time lies in the future, so that the client does not count as gone on a busy machine.
+    // `seen` lies in the future, so that the client does not count as gone on a busy machine.
     time(
         "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
         RETURNING seen",

@@ -80,7 +80,7 @@ test_on!(no_second_table_is_created_beside_another_schemas, PostgresServer::shar
     for client in [&first, &named] {
         client.get_lock("a").acquire().unwrap().unlock().unwrap();
     }
-    // The table of names for transactions is found in the same way.
+    // `NameTable`, for locks in transactions, also creates no second table beside another schema's.
     let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
     NameTable::default().create(&mut one).unwrap();
     NameTable::default().create(&mut one).unwrap();

@@ -90,7 +90,7 @@ impl Refusing<'_> {
         refused.into_iter().collect()
     }
 
-    /// Panics unless one owner of the client holds the lock, with this count, which 0 means nobody.
+    /// Panics unless one owner of the client holds the lock with this count, or, if it is 0, nobody does.
     #[track_caller]
     fn holds(&self, name: &str, client: &LockClient, count: u32) {
         let (seen, id) = (self.owner.inspect(name).unwrap().holders, client.id().to_string());

@@ -231,7 +231,7 @@ impl Disk {
     }
 }
 
-/// When several clients create the file at once, SQLite reports it busy without waiting.
+/// When several clients create the file at once, SQLite reports it busy without waiting, so the clients wait.
 #[test]
 fn many_clients_can_create_the_file_at_once() {
     for _ in 0..20 {
@@ -330,7 +330,7 @@ fn a_container_images_file_has_separate_locks_per_container() {
     drop([first, beside, other]);
 }
 
-/// The path now leads to another, empty file.
+/// After the change the path leads to another, empty file, which the rival creates or finds.
 #[test]
 fn a_replaced_file_never_allows_two_holders() {
     for change in [File::delete, File::replace] {
@@ -358,7 +358,7 @@ fn a_replaced_file_never_allows_two_holders() {
 fn a_replaced_file_is_noticed_at_once() {
     for is_replaced in [false, true] {
         let file = File::new();
-        // No renewal is due for long.
+        // No renewal is due for long, so none notices the change.
         let client = file.options().lease(ms(60_000)).retry_timeout(ms(300)).build().unwrap();
         let held = client.get_lock("a").acquire().unwrap();
         let lost = held.lost();
@@ -503,7 +503,7 @@ fn a_deleted_write_ahead_log_never_allows_two_holders() {
     }
 }
 
-/// If this is root: the file's owner, and another user.
+/// If this process is root: the file's owner, and another user.
 pub(crate) fn users() -> Option<[[&'static str; 7]; 2]> {
     let user = |name, groups| ["setpriv", "--reuid", name, "--regid", name, "--groups", groups];
     let users = [user("daemon", "games"), user("nobody", "games")].map(|mut user| {
@@ -687,8 +687,8 @@ fn no_more_than_the_lease_is_reported_to_remain() {
     assert_eq!(other.list("a").next().unwrap().unwrap().remaining, Some(lease));
 }
 
-/// No holder outlives a restart of its machine. If the clock is right, the lease still counts to its end,
-/// because the process may see the file of another machine.
+/// No holder outlives a restart of its machine. But the row may be that of another machine, so the lease
+/// counts to its end if the clock is right.
 #[test]
 fn a_lease_from_before_a_machine_restart_still_ends() {
     let file = File::new();

@@ -164,7 +164,7 @@ test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, Mysql
     assert_eq!(front(&mut admin, &name), stuck);
 });
 
-// One user has no spare connection for polling, and one client, of an earlier version, has no such lock.
+// One user has no spare connection for polling. One client, like earlier versions, never becomes the poller.
 test_on!(waiters_that_cannot_take_the_polling_turn_are_served, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");

@@ -266,7 +266,7 @@ test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
     relay.cut_behind_a_new_node();
     let error = lock.try_lock().unwrap_err();
     assert!(relay.has_cut() && error.outcome_unknown(), "{error}");
-    // This happens long before the session ends.
+    // The node is removed long before the session ends.
     comes_true_within(LONG / 3, || server.figure("zk_ephemerals_count") == 0);
     elsewhere(|| {
         assert!(other.get_lock("tried").try_lock().unwrap());
@@ -308,7 +308,8 @@ test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |ser
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
 
-/// Holds the lock and records each successful check; after a stop, only once the leader answers again.
+/// Holds the lock and records each successful check as `held`, and the leader's first answer after a stop as
+/// `back`.
 fn check_on(url: &str, file: &Path) {
     let client = client_with_session(url, STALLED);
     let guard = client.get_lock("stalled").acquire().unwrap();

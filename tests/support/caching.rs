@@ -30,12 +30,13 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
     let theirs = other.get_lock(name);
-    // Not by a try: on ZooKeeper the node of a try recalls the lock.
+    // A try would not do: on ZooKeeper its node recalls the lock.
     use_until_cached(&lock, || !theirs.is_locked().unwrap());
     lock
 }
 
-/// Accepts a free lock if the machine stalled for `UNUSED`, because the client then releases the unused lock.
+/// Asserts that the lock is still cached after `release`. If the machine stalled for `UNUSED`, the client may
+/// have released the unused lock.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

@@ -1,4 +1,4 @@
-/* Preloaded into a server: its wall clock goes so many seconds off as a file says, which a test may change at any time. */
+/* Preloaded into a server. Shifts its wall clock by the seconds in a file, which a test may change at any time. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -9,7 +9,7 @@ use std::time::Duration;
 const AGREE: Duration = Duration::from_secs(30);
 /// The cluster-node-timeout in milliseconds while members join, and in tests of failovers.
 const SOON: &str = "1000";
-/// The same in all other tests, because a busy machine must not cause a failover.
+/// The cluster-node-timeout in other tests, in which a busy machine must not cause a failover.
 const LATE: &str = "15000";
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;

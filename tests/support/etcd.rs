@@ -39,7 +39,8 @@ impl Etcd {
         Etcd::start_members(count, false)
     }
 
-    /// Starts one member that speaks only TLS, as `localhost` and 127.0.0.1, by an authority of its own.
+    /// Starts one member that speaks only TLS, with a certificate for `localhost` and 127.0.0.1 by its own
+    /// authority.
     pub fn start_tls() -> Option<Etcd> {
         Etcd::start_members(1, true)?.pop()
     }
@@ -145,8 +146,8 @@ impl Etcd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
     }
 
-    /// Demands passwords from now on: of root, who has `R00T`, and of these users. Each user is given with the
-    /// password and the role: `locks` may use the locks below the default prefix.
+    /// Makes the server demand passwords. That of root is `R00T`; `users` has names, passwords and roles. The
+    /// role `locks` may use the locks below the default prefix.
     #[track_caller]
     pub fn demand_passwords(&self, users: &[(&str, &str, &str)]) {
         let does = |path: &str, body: String| self.must(&format!("/v3/auth/{path}"), &body);

@@ -1,7 +1,7 @@
 //! A private MariaDB or MySQL; see [`server`](super::server).
 //!
-//! The server that `LEASEHOLD_MYSQLD` names, or else found in `PATH` and `/usr/sbin`. It refuses to run as
-//! root, and then runs as `mysql` or `nobody`.
+//! `LEASEHOLD_MYSQLD` names the server program; without it, the program is found in `PATH` and `/usr/sbin`.
+//! The server refuses to run as root, so root starts it as `mysql` or `nobody`.
 
 use super::programs::{Running, in_a_folder, install, listens, own, prefix};
 use super::server::{Port, in_path, make_certificates};
@@ -113,7 +113,7 @@ impl MysqlServer {
         self.try_connect("admin").unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// A connection that asks for no socket, which would take a second connection.
+    /// Connects without a switch to the Unix socket, which would take a second connection.
     pub fn try_connect(&self, user: &str) -> mysql::Result<Conn> {
         let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url_as(user)))?;
         Conn::new(opts)

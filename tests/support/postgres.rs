@@ -1,7 +1,7 @@
 //! A private PostgreSQL; see [`server`](super::server).
 //!
-//! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, and then runs
-//! as `postgres` or `nobody`.
+//! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, so root starts
+//! it as `postgres` or `nobody`.
 
 use super::programs::{Running, in_a_folder, install, listens, log_in, own, prefix};
 use super::server::{Port, in_path, make_certificates};

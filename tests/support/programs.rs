@@ -92,7 +92,7 @@ pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// Words that, put before a command, run it as the first existing user of these. Empty unless this is root.
+/// The words before a command that run it as the first of `users` that exists; none unless this is root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
@@ -118,7 +118,7 @@ pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     assert!(good, "{installer:?}: {text}");
     let new = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
     copy(&data, &new.path().join("data"));
-    // This fails if another test was first.
+    // The rename fails if another test has finished its own first.
     fs::rename(new.path().join("data"), kept).ok();
 }
 
@@ -152,8 +152,8 @@ pub fn sqlite_url(file: &Path) -> String {
     format!("sqlite:///{}", path.trim_start_matches('/'))
 }
 
-/// Whether this process listens on the TCP port, in any network namespace. Linux shows this without a request
-/// to the server; on other systems this returns true.
+/// Whether the process `pid` listens on the TCP port, in any network namespace. Linux shows this without a
+/// request to the server; on other systems the function returns true.
 pub fn listens(pid: u32, port: u16) -> bool {
     if !cfg!(target_os = "linux") {
         return true;

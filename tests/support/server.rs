@@ -116,7 +116,7 @@ pub fn given(which: usize) -> Option<String> {
     urls.split(' ').nth(which).map(str::to_owned)
 }
 
-/// An unrestricted connection to a server at such a URL.
+/// An unrestricted connection to the server at a URL of [`given`].
 pub fn admin_of(url: &str) -> redis::Connection {
     let mut connection =
         redis::Client::open(url).unwrap().get_connection_with_timeout(ADMIN_TIMEOUT).unwrap();
@@ -205,7 +205,7 @@ impl Builder {
         self
     }
 
-    /// Gives this process a wall clock that [`RedisServer::move_clock`] moves, by a preloaded library.
+    /// Preloads a library, so that [`RedisServer::move_clock`] can move the server's wall clock.
     pub fn movable_clock(mut self) -> Builder {
         self.movable_clock = true;
         self

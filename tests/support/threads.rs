@@ -189,7 +189,7 @@ pub struct Waiter<T> {
     task: PathBuf,
 }
 
-/// Asserts that each waiter returns, within `limit` of the check before.
+/// Asserts that each waiter returns within `limit`, counted anew after each return.
 #[track_caller]
 pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>>, limit: Duration) {
     for waiter in waiters {

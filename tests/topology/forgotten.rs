@@ -51,7 +51,7 @@ struct Load {
     ended: AtomicBool,
     /// The number of paused threads.
     resting: AtomicUsize,
-    /// Whether paused threads may continue.
+    /// The number of the round. Paused threads continue when it changes.
     round: AtomicUsize,
 }
 
@@ -116,7 +116,8 @@ impl Load {
         }
     }
 
-    /// Makes the replicas miss grants, kills the master, and counts the grants that the next master knows.
+    /// Makes the replicas miss grants, kills the master, and counts the grants that the next master does not
+    /// know.
     fn round<'a>(
         &self,
         replicas: impl Iterator<Item = &'a RedisServer>,

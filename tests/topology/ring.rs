@@ -203,7 +203,7 @@ test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
                 guard.unlock().unwrap();
             });
         }
-        // Redisson's channel is left out, because the first client in the queue listens to it.
+        // Redisson's channel is not counted, because only the first client in a queue also listens to it.
         let listening = |server: &RedisServer| -> usize {
             let channels: Vec<String> =
                 redis::cmd("PUBSUB").arg("CHANNELS").query(&mut server.admin()).unwrap();
@@ -435,7 +435,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Acquires the names in turn until it is stopped, and counts two holders at once as a failure.
+    /// Acquires random names until it is stopped, and counts two holders at once as a failure.
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();

@@ -1,8 +1,8 @@
-// Command go obeys a test, by redsync, and reports the results.
+// Command go carries out a test's requests with redsync, and reports the results.
 //
 // Standard input, one request a line, fields separated by tabs: number, thread, client, verb, arguments.
 // Requests of one thread run in order, different threads side by side. Standard output, one answer a line:
-// number, ok or error, begun, ended (0: nobody measures here), text. Ends when its input ends.
+// number, ok or error, begun, ended (0: no test needs these times), text. The program ends with its input.
 package main
 
 import (
@@ -110,7 +110,7 @@ func (on *client) take(lock, leaseMs, waitMs string) (string, error) {
 	return "true", nil
 }
 
-// release unlocks what take took; redsync compares the token, so a lock that became another's is left alone.
+// release unlocks the lock that take acquired. redsync compares tokens, so another owner's lock stays locked.
 func (on *client) release(lock string) (string, error) {
 	mutex.Lock()
 	held := on.held[lock]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// How long Redisson's waiters are willing to wait for a fair lock. After that time Redisson removes waiters,
-/// so it is longer than these worlds last.
+/// How long Redisson's waiters are willing to wait for a fair lock. After that time Redisson removes a
+/// waiter. No world lasts that long.
 const WAIT_MS: u64 = 10_000;
 /// How long the outcome of a release is remembered.
 const LASTS_MS: u64 = 5000;
@@ -96,7 +96,7 @@ impl Part {
     ///
     /// # Panics
     ///
-    /// For what Redisson has no leases for.
+    /// If Redisson has no leases for this kind.
     #[must_use]
     pub fn of(kind: Kind, who: &Who) -> Part {
         match kind {
@@ -163,7 +163,7 @@ impl Foreign {
                 _ => return Err(format!("{op:?}: {reply:?}")),
             },
             (Op::Release(_), Reply::Nil) => Answer::Lost,
-            // Other readers still hold the lock.
+            // The reader holds nothing any more, but other readers hold the lock.
             (Op::Release(0), Reply::Number(0)) if part == Part::Read => Answer::Freed,
             (Op::Release(_), Reply::Number(0)) => Answer::StillHeld,
             (Op::Release(_), Reply::Number(1)) => Answer::Freed,

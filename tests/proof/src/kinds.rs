@@ -389,8 +389,8 @@ impl Kind {
         }
     }
 
-    /// Whether a key may have no expiry. These are counters, a semaphore itself, and Redisson's fair queue,
-    /// whose places have expiry times of their own.
+    /// Whether a key may have no expiry: a counter, a semaphore itself, or Redisson's fair queue, whose
+    /// places have expiry times of their own.
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");
@@ -437,7 +437,7 @@ impl Kind {
                 is_absent
                     && match value("redisson_lock_queue:{l}") {
                         Some(Value::List(queue)) => queue.front() == Some(&who.id()),
-                        // Redisson may have removed a living waiter from the queue. Its heartbeat remains.
+                        // Redisson may have removed a living waiter, whose heartbeat remains.
                         _ => match value("leasehold_lock_heartbeat:{l}") {
                             Some(Value::Sorted(heartbeats)) => {
                                 heartbeats.iter().any(lives) || who.is_foreign()

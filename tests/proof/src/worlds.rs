@@ -6,7 +6,7 @@ use crate::kinds::{FOREIGN, Kind};
 use crate::lua::Scripts;
 use crate::world::{Limits, World};
 
-/// Three owners of two clients, once each, and nothing goes wrong.
+/// Three owners of two clients; each acquires once, and nothing goes wrong.
 const CALM: Limits = Limits {
     owners: &[0, 0, 1],
     idle: None,
@@ -169,7 +169,7 @@ pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static 
         };
         vec![half(last), half(other)]
     };
-    // A fenced lock differs from a plain lock only by its counter.
+    // A fenced lock differs from a plain lock only by its counter, so these worlds would show nothing new.
     let is_told_twice =
         move |world: &&Described| kind == Kind::Fenced && ["twice", "time", "late"].contains(&world.name);
     MIXED_WORLDS.iter().filter(move |world| !is_told_twice(world)).flat_map(orders)

@@ -1,7 +1,6 @@
-//! The scripts alone, without the clients of the worlds. Owners of three sorts send any requests in any
-//! order: plain ones, those with a maximum hold time, and those that cache the lock. A lock that nobody owns
-//! can be acquired, whatever fields its hash still has. No key lacks an expiry. No permit of a semaphore is
-//! lost or counted twice.
+//! The scripts alone, without the clients of the worlds. Owners of three sorts (plain, with a maximum hold
+//! time, caching) send any requests in any order. A lock that nobody owns can be acquired, whatever fields
+//! its hash still has. No key lacks an expiry. No permit of a semaphore is lost or counted twice.
 
 mod changed;
 
@@ -263,8 +262,8 @@ impl Scene {
         refused.map(|request| format!("nobody owns it, and {} does not get it", request.0))
     }
 
-    /// Explores all states that up to `DEPTH` requests lead to, for users that may not run a command. Returns
-    /// the first fault with the requests that led to it.
+    /// Explores all states that up to `DEPTH` requests lead to, for users who may not run the command
+    /// `refused`. Returns the first fault with the requests that led to it.
     fn explore(&self, scripts: &Scripts, refused: Option<&str>) -> Result<usize, String> {
         let (mut seen, mut ahead) = (HashSet::new(), VecDeque::new());
         for fields in &self.begins {
@@ -273,7 +272,7 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // If the semaphore has a lease, its other keys must expire with it.
+                // The permits' key expires here, so that the other keys are checked to expire with it.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

@@ -1,4 +1,4 @@
-//! Modes, owners and links, also in folders in which other users may write.
+//! `fencing::write_file`: modes, owners and links, also in folders in which other users may write.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -47,7 +47,7 @@ fn a_replaced_file_keeps_its_mode_and_owner() {
         fs::remove_file(&path).unwrap();
         fs::remove_file(beside(&path, ".fence")).unwrap();
     }
-    // The new content must not run as another user.
+    // The set-user-ID and set-group-ID bits are dropped: the new content must not run as another user.
     fs::write(&path, "old").unwrap();
     set_mode(&path, 0o6755);
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
@@ -205,7 +205,7 @@ fn an_appearing_link_cannot_redirect_a_write() {
 }
 
 #[test]
-fn a_link_is_refused_and_a_linked_folder_is_not() {
+fn writing_to_a_symlink_is_refused_but_through_a_linked_folder_works() {
     let folder = tempfile::tempdir().unwrap();
     let inner = folder.path().join("inner");
     fs::create_dir(&inner).unwrap();

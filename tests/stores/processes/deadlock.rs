@@ -125,8 +125,8 @@ impl Orders {
     }
 }
 
-/// A deadlock of two processes is reported within three seconds. Where requested it is broken as soon, and
-/// the other process is woken. If one process is killed, the deadlock is reported as over after its lease.
+/// A deadlock of two processes is reported, and broken where requested, within three seconds. A break wakes
+/// the other process. If one process is killed, the deadlock is reported as over after its lease.
 pub(crate) fn two_processes_deadlock_is_reported_and_broken(store: &str, start: Start) {
     if let Ok(orders) = std::env::var(ORDERS) {
         return serde_json::from_str::<Orders>(&orders).unwrap().take_both();

@@ -106,7 +106,7 @@ pub(super) struct State {
     pub(super) stop: bool,
     pub(super) refuse: bool,
     pub(super) listening: bool,
-    /// Reads nothing as RESP.
+    /// The proxy passes all bytes on without reading them as RESP.
     pub(super) plain: bool,
     /// New connections, which are accepted and not served.
     pub(super) ignored: Option<Vec<TcpStream>>,

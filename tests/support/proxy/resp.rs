@@ -73,8 +73,8 @@ pub fn packed(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the server sent this frame without a request. RESP3 marks such frames, and also confirmations of
-/// subscriptions. In RESP2, each array on a subscribed connection is one.
+/// Whether the frame is a published message. RESP3 marks messages and the confirmations of subscriptions
+/// alike; in RESP2 they are arrays on a subscribed connection. The first string tells them apart.
 pub fn is_message(frame: &[u8], subscriber: bool) -> bool {
     let push = frame.first() == Some(&b'>');
     let may_be = push || (subscriber && frame.first() == Some(&b'*'));

@@ -1,5 +1,5 @@
-/* The one function of Windows that Rust's library needs and wine before 8.9 has not: random bytes.
-   Built and put into the wine prefix by the part windows of ./check. */
+/* The one function of Windows that Rust's library needs and wine before 8.9 lacks: random bytes.
+Part windows of ./check builds this file and puts the result into the wine prefix. */
 #include <stddef.h>
 
 unsigned char __stdcall SystemFunction036(void *buffer, unsigned long length);

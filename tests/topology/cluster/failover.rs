@@ -36,7 +36,7 @@ fn a_stopped_primary_never_allows_two_holders() {
 }
 
 #[test]
-fn a_planned_failover_loses_no_hold_and_no_error() {
+fn a_planned_failover_causes_no_loss_and_no_error() {
     failovers(Fault::Planned, "planned failover");
 }
 

@@ -65,7 +65,7 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
         set.servers[old].kill();
         set.await_switch(old);
         set.servers[old].restart();
-        // The old master believes that it is the master again, and the first Sentinel agrees.
+        // The old master believes that it is the master again, and the stale Sentinel agrees.
         assert!(is_master(&set.servers[old]));
         let after = options(&set).url(&url).build().unwrap();
         for (client, name) in [(&before, "one"), (&after, "two")] {
@@ -108,7 +108,7 @@ fn a_replica_named_as_master_is_refused() {
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
         let build =
             || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(ms(2_000)).build();
-        // After a switch this Sentinel falls silent, and the client still follows the switch.
+        // The error is the same if the Sentinel falls silent after it has named the replica.
         let mut admin = replica.admin();
         let mut connects = || {
             let info: redis::InfoDict = redis::cmd("INFO").arg("stats").query(&mut admin).unwrap();

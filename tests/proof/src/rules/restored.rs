@@ -90,7 +90,7 @@ struct GivenBack {
     faults: u8,
     /// Another owner has held the lock since the grant, or an operator freed it, so this hold must end.
     is_doomed: bool,
-    /// A renewal that began after that was still confirmed, which is a fault.
+    /// A renewal that began when `is_doomed` was set was still confirmed, which is a fault.
     is_confirmed_doomed: bool,
 }
 

@@ -233,7 +233,7 @@ impl Server {
                 let within = members.into_iter().filter(|(by, _)| (least..=most).contains(by));
                 let (first, count) = match usize::try_from(first) {
                     Ok(first) => (first, usize::try_from(count).unwrap_or(usize::MAX)),
-                    Err(_) => (0, 0), // before the first there is nothing
+                    Err(_) => (0, 0), // Redis finds nothing at a negative offset
                 };
                 Reply::Array(within.skip(first).take(count).map(|(_, member)| Reply::Text(member)).collect())
             }

@@ -55,7 +55,7 @@ pub fn commands() -> impl Iterator<Item = &'static str> {
     COMMANDS.split(' ')
 }
 
-/// The commands that write. These may need memory.
+/// Commands that write and may need memory. `WRITES` has those that write and need none.
 const TAKES_MEMORY: [&str; 9] =
     ["set", "incr", "incrby", "decrby", "hset", "hincrby", "rpush", "zadd", "zincrby"];
 const WRITES: [&str; 8] = ["del", "pexpire", "hdel", "lpop", "lrem", "zrem", "zpopmin", "zremrangebyscore"];

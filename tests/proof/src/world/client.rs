@@ -132,7 +132,7 @@ impl World<'_> {
             until_ms = Some(until_ms.map_or(soon, |until| until.min(soon)));
         }
         if fair {
-            // The waiter attempts again by then to keep its place.
+            // A fair waiter's place expires after `ALIVE_MS`, so the waiter attempts again sooner.
             let keeps = now + ALIVE_MS / 2;
             until_ms = Some(until_ms.map_or(keeps, |until| until.min(keeps)));
         }

@@ -21,8 +21,8 @@ impl World<'_> {
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times. In the wait queue only the order matters, and the second of each client's
-                // last attempt. In other sets a score is shown relative to the clock.
+                // Scores are times. Of the wait queue the key has the order and, in whole seconds, the age of
+                // each client's last attempt. In other sets a score is shown relative to the clock.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_queue:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {

@@ -180,8 +180,8 @@ impl Ear {
         self.ends(part, kind);
     }
 
-    /// Begins while the thread holds the lock with count 1: re-enters, releases, waits for a renewal, and
-    /// frees by force.
+    /// Thread `a` holds the lock once. It re-enters, releases both levels, acquires again, waits for a
+    /// renewal, and frees the lock by force.
     fn ends(&mut self, part: Part, kind: &str) {
         let verb = |verb: &str| format!("{kind}{verb}");
         let again: (&str, &[&str], &str) = match part {

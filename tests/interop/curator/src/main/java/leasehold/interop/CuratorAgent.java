@@ -20,13 +20,13 @@ import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
- * Does with Curator what the tests tell it to, and says what came of it.
+ * Carries out the tests' requests with Curator, and reports the results.
  *
  * <p>Standard input, one request a line, fields separated by tabs: {@code number thread client verb argument…}.
  * Requests of one thread run in order on a Java thread of that name; different threads run side by side.
  * Standard output, one answer a line: {@code number ok|error begun ended text}, where {@code begun} and
  * {@code ended} are {@link System#nanoTime} (on Linux CLOCK_MONOTONIC, the same in every process) around the call,
- * and {@code text} is its result, or the exception's class and message. Ends when its input ends.
+ * and {@code text} is its result, or the exception's class and message. The program ends with its input.
  */
 public final class CuratorAgent {
     private static final PrintStream ANSWERS =
@@ -40,7 +40,7 @@ public final class CuratorAgent {
 
     public static void main(String[] args) throws Exception {
         new CuratorAgent().serve();
-        // A thread may be waiting for a lock for ever.
+        // A thread that waits for a lock for ever would keep the JVM alive.
         Runtime.getRuntime().halt(0);
     }
 
@@ -84,7 +84,7 @@ public final class CuratorAgent {
             case "connect":
                 return connect(client, request[4], Integer.parseInt(request[5]));
             case "reset":
-                // For the next test. All threads are idle: each request has been answered.
+                // The next test reuses this JVM. All threads are idle, since each request has been answered.
                 clients.values().forEach(CuratorFramework::close);
                 clients.clear();
                 locks.clear();
@@ -113,7 +113,7 @@ public final class CuratorAgent {
         return client;
     }
 
-    /** The verbs of one half begin with its name. */
+    /** A verb begins with the half that it uses: {@code read-} or {@code write-}. */
     private Object perform(InterProcessReadWriteLock pair, String[] request) throws Exception {
         boolean reads = request[3].startsWith("read-");
         request[3] = request[3].substring(reads ? "read-".length() : "write-".length());
@@ -148,7 +148,7 @@ public final class CuratorAgent {
         }
     }
 
-    /** So many times: lock, read the number in a file, write one more, unlock. */
+    /** Repeats {@code times} times: lock, read the number in a file, write one more, unlock. */
     private static Object countUp(InterProcessMutex lock, Path counter, int times) throws Exception {
         for (int time = 0; time < times; time++) {
             lock.acquire();

@@ -35,19 +35,19 @@ import org.redisson.config.Config;
 import org.redisson.config.ShardedSubscriptionMode;
 
 /**
- * Does with Redisson what the tests tell it to, and says what came of it.
+ * Carries out the tests' requests with Redisson, and reports the results.
  *
  * <p>Standard input, one request a line, fields separated by tabs: {@code number thread client verb argument…}.
  * Requests of one thread run in order on a Java thread of that name; different threads run side by side.
  * Standard output, one answer a line: {@code number ok|error begun ended text}, where {@code begun} and
  * {@code ended} are {@link System#nanoTime} (on Linux CLOCK_MONOTONIC, the same in every process) around the call,
- * and {@code text} is its result, or the exception's class and message. Ends when its input ends.
+ * and {@code text} is its result, or the exception's class and message. The program ends with its input.
  */
 public final class Agent {
     private static final PrintStream ANSWERS =
             new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
 
-    /** What verbs begin with that are not about a plain lock. */
+    /** The prefixes of verbs for other kinds than a plain lock. */
     private static final List<String> KINDS =
             List.of("fenced-", "fair-", "spin-", "read-", "write-", "multi-", "semaphore-", "permits-", "latch-");
 
@@ -56,7 +56,7 @@ public final class Agent {
 
     public static void main(String[] args) throws Exception {
         new Agent().serve();
-        // A thread may be waiting for a lock for ever.
+        // A thread that waits for a lock for ever would keep the JVM alive.
         Runtime.getRuntime().halt(0);
     }
 
@@ -122,7 +122,7 @@ public final class Agent {
                 clients.remove(client).shutdown();
                 return "";
             case "reset":
-                // For the next test. All threads are idle: each request has been answered.
+                // The next test reuses this JVM. All threads are idle, since each request has been answered.
                 clients.values().forEach(each -> each.shutdown(0, 2, TimeUnit.SECONDS));
                 clients.clear();
                 threads.values().forEach(ExecutorService::shutdown);
@@ -154,14 +154,14 @@ public final class Agent {
                 .count();
     }
 
-    /** What a request has in that place, if anything. */
+    /** The request's field at {@code place}; null if it is missing or empty. */
     private static String word(String[] request, int place) {
         return request.length > place && !request[place].isEmpty() ? request[place] : null;
     }
 
     /**
-     * With a mode of sharded subscription, the server is a member of a cluster; with the name of a master, the URLs,
-     * joined by commas, are those of Sentinels. The last is Redisson's time for those who wait for fair locks.
+     * With {@code shardedMode}, the URL is that of a cluster's member; with {@code master}, the URLs, joined by commas,
+     * are those of Sentinels. {@code fairWaitMs} is Redisson's {@code fairLockWaitTimeout}.
      */
     private String connect(
             String client, String url, long watchdogMs, String shardedMode, String master, String fairWaitMs) {
@@ -333,7 +333,7 @@ public final class Agent {
         };
     }
 
-    /** What is held for a moment, again and again. */
+    /** A lock or permits that a worker acquires and releases again and again. */
     private interface Held {
         void take() throws Exception;
 
@@ -390,8 +390,8 @@ public final class Agent {
     }
 
     /**
-     * Each of {@code workers} threads, for so long: a random pause, then takes it, keeps it for a millisecond, gives it
-     * back. When each of them had it, as {@code begun-ended}, joined by commas.
+     * For {@code forMs}, each of {@code workers} threads pauses at random, acquires the lock, holds it for a millisecond
+     * and releases it. Returns the times of all holds as {@code begun-ended}, joined by commas.
      */
     private static Object work(RedissonClient client, String kind, String name, int workers, long forMs, long pauseMs)
             throws Exception {
