@@ -125,7 +125,7 @@ impl Work<'_> {
 }
 
 fn rust_process(told: &str) -> Process {
-    reexecuted("crowd::a_small_rust_crowd_never_holds_at_once", &[(WORKER, told)])
+    reexecuted("crowd::rust_readers_and_writers_of_one_client_exclude_each_other", &[(WORKER, told)])
 }
 
 /// Runs one worker, which [`rust_process`] started.
@@ -306,7 +306,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
 
 /// By itself this test runs a small crowd. With [`WORKER`] it is one process of a larger crowd.
 #[test]
-fn a_small_rust_crowd_never_holds_at_once() {
+fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     if let Ok(told) = env::var(WORKER) {
         return worker(&told);
     }

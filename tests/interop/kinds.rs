@@ -13,7 +13,11 @@ const LONG: Duration = Duration::from_secs(60);
 /// The limit for a notification on a busy machine. The safety poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
-test_on!(read_and_write_exclude_across_languages, java::set_up(LEASE), |(_alone, server, java)| {
+test_on!(readers_and_writers_exclude_each_other_across_languages, java::set_up(LEASE), |(
+    _alone,
+    server,
+    java,
+)| {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let reading = lock.read().acquire().unwrap();

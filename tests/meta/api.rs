@@ -244,7 +244,7 @@ fn a_missing_store_is_refused_with_its_feature() {
 
 #[cfg(feature = "serde")]
 #[test]
-fn answers_serialize_by_the_names_of_their_fields() {
+fn inspections_lists_and_statistics_serialize_by_field_name() {
     let client = LockClient::in_memory();
     let guard = client.get_fenced_lock("ledger").acquire().unwrap();
     let shown = serde_json::to_value(client.inspect("ledger").unwrap()).unwrap();

@@ -696,7 +696,7 @@ on_databases!(a_database_deadlock_has_its_own_error_kind, D::shared(), |server| 
     }
 });
 
-on_databases!(names_that_cannot_be_used_are_refused, D::shared(), |server| {
+on_databases!(unusable_transaction_lock_names_are_refused, D::shared(), |server| {
     assert!(D::new_names("a; b").is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
     let names = server.names_apart();
     let mut connection = server.connect();

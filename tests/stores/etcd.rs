@@ -395,7 +395,7 @@ test_on!(etcd_works_over_tls_and_impostors_are_refused, Etcd::start_tls(), |serv
     }
 });
 
-test_on!(a_clients_etcd_entry_is_no_lock_and_is_temporary, Etcd::start(), |server| {
+test_on!(a_clients_directory_entry_in_etcd_is_temporary_and_no_lock, Etcd::start(), |server| {
     let client = LockClient::builder().url(url_of(std::slice::from_ref(&server))).build().unwrap();
     let held = client.get_lock("a").acquire().unwrap();
     comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));

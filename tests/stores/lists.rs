@@ -189,11 +189,10 @@ test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::s
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 });
 
-// More threads wait than an entry in the directory of clients can name, and keys of other programs lie
-// between.
-test_on!(waiters_are_counted_or_said_to_be_uncounted, RedisServer::start_default(), |server| {
+// An entry in the directory of clients names some waiters, and the number of the others.
+test_on!(inspect_counts_waiters_beyond_those_that_entries_name, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
-    // 16 clients with 312 waiting readers each, between the keys of other programs.
+    // 16 clients with 312 waiting readers each, among many keys of other programs.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
                   for at = 1, 64 do uses[at] = 'lock=rw\\nowner=' .. at .. '\\nwaits=true\\nsince_ms=1\\n' end \
                   uses[64] = uses[64] .. 'more=248\\n' \

@@ -381,7 +381,7 @@ fn an_error_of_a_dropped_guard_is_not_retryable() {
 }
 
 #[test]
-fn a_failed_condition_wait_says_that_work_ran() {
+fn a_failed_condition_call_says_whether_work_ran() {
     let (clock, store) = place();
     let client = client(&store);
     let lock = client.get_lock("queue");

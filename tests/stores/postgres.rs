@@ -141,19 +141,15 @@ impl Database for PostgresServer {
 
 // A client removes other clients' expired entries from the directory of clients, and writes its own entry
 // even if a transaction has locked an expired one.
-test_on!(
-    a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory,
-    PostgresServer::shared(),
-    |server| {
-        let client = server.options().table("kept_out").build().unwrap();
-        let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
-        server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
-        let _locking = server.lock_rows("kept_out_clients");
-        let held = client.get_lock("a").acquire().unwrap();
-        assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
-        held.unlock().unwrap();
-    }
-);
+test_on!(a_killed_clients_locked_entry_blocks_no_other_directory_entry, PostgresServer::shared(), |server| {
+    let client = server.options().table("kept_out").build().unwrap();
+    let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
+    server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
+    let _locking = server.lock_rows("kept_out_clients");
+    let held = client.get_lock("a").acquire().unwrap();
+    assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
+    held.unlock().unwrap();
+});
 
 test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(), |server| {
     server.options().table("planned").build().unwrap();

@@ -237,7 +237,7 @@ test_on!(rotations_are_followed_through_sentinels, default_server(), |binary| {
     });
 });
 
-test_on!(rotations_are_followed_on_a_majority, default_server(), |binary| {
+test_on!(rotations_are_followed_on_redlock, default_server(), |binary| {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::builder(&binary).user(APP).start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     let options = |_: &Password| LockClient::builder().redlock(&urls).username("app");

@@ -108,7 +108,7 @@ mod tokio_tasks {
 
     /// All tasks run on one thread, as in a server with one worker (actix-web) or in a `LocalSet`.
     #[test]
-    fn holds_across_an_await_exclude_tasks() {
+    fn a_hold_across_an_await_excludes_other_tasks() {
         let client = LockClient::in_memory();
         let inside = Rc::new(Inside::default());
         let outcomes = LocalSet::new().block_on(&runtime(), async {
