@@ -1,7 +1,7 @@
-//! The stores, and trouble that loses nothing that they acknowledged.
+//! The stores, and faults that lose nothing that a store acknowledged.
 //!
-//! Trouble that loses acknowledged data lets two owners hold a lock: the kill of a server without a file, an
-//! unplanned failover of Redis. `tests/topology` has such trouble.
+//! Faults that lose acknowledged data (the kill of a server without a file, an unplanned failover of Redis)
+//! let two owners hold a lock. They are in `tests/topology`.
 
 use crate::support::cluster::Cluster;
 use crate::support::etcd::Etcd;

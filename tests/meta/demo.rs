@@ -179,7 +179,7 @@ fn a_wrong_demo_command_line_prints_one_error_line() {
         assert!(said.lines().count() == 1 && said.starts_with("demo: ") && said.contains(name), "{said}");
         assert_eq!(refused.status.code(), Some(1));
     }
-    // These arguments are refused without a server.
+    // The program refuses these arguments before it needs a server.
     let stage = Stage::new("exit 0");
     let refused = output(&mut stage.demo(&["--threads", "1000"]));
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -204,7 +204,7 @@ fn the_help_needs_no_build_and_names_every_option() {
 #[test]
 fn the_demo_without_a_server_says_what_to_do() {
     let stage = Stage::new("echo built >&2; exit 1");
-    // This machine has a package manager, but its user has neither root nor sudo.
+    // Imitates a machine with a package manager, whose user has neither root nor sudo.
     for (program, script) in [("id", "echo 1000"), ("apt-get", "echo installed >&2; exit 1")] {
         stage.program(program, script);
     }

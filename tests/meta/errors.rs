@@ -367,7 +367,7 @@ fn servers(list: &mut List) {
     for scheme in ["redis", "rediss", "redis-sentinel", "redis-cluster", "postgres", "mysql", "etcd", "zk"] {
         let path = if ["postgres", "mysql"].contains(&scheme) { "/shop" } else { "" };
         let path = if scheme == "redis-sentinel" { "/mymaster" } else { path };
-        // With most stores, the server and the client each wait for the other's first message.
+        // MySQL's server speaks first, so its client and the web server wait for each other's first message.
         let options = if scheme == "mysql" { hasty() } else { options() };
         let result = options.url(format!("{scheme}://{address}{path}")).build();
         list.add(&format!("{scheme}:// to a web server"), result);

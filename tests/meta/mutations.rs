@@ -70,7 +70,7 @@ fn each_mutation_has_one_place_in_the_sources() {
     assert_eq!(misplaced(&mutations, |file| read(file)), Vec::<String>::new());
 }
 
-/// If one of these places is missing, the copy cannot be made.
+/// If one of these places is missing, `./check sabotage` cannot make its copy of the library.
 #[test]
 fn each_sabotage_hook_replaces_exactly_one_source_place() {
     for (file, old, _) in hooks::HOOKS {

@@ -238,7 +238,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // This is a hold of Java's, and its owner looks like one of ours.
+            // Objects as Java makes them. The first one's owner looks like one of ours.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],
@@ -272,7 +272,7 @@ test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::
         does(&["ACL", "LOG", "RESET"]);
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
-            // A client whose last listener has gone unsubscribes some time later.
+            // A client unsubscribes, which needs a right too, some time after its last listener has gone.
             let _over = eventually(crate::support::LONG, || pair.nobody_listens() || refused().is_some());
             outcome
         })

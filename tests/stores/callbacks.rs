@@ -63,7 +63,7 @@ impl Observer for CallsBack {
             static IS_CALLING: Cell<bool> = const { Cell::new(false) };
         }
         let Some(client) = self.client.get() else { return };
-        // The observer's own calls cause events too, which this ignores.
+        // The observer ignores events that its own calls cause.
         if IS_CALLING.replace(true) {
             return;
         }

@@ -94,7 +94,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const WRITES: &'static [&'static str];
     /// The ends of URLs that this database alone refuses.
     const WRONG_URLS: &'static [(&'static str, ErrorKind)];
-    /// Another scheme of URLs.
+    /// Another scheme of this database's URLs.
     const ALIAS: &'static str;
     /// Whether a client refuses a read-only server already when it connects.
     const CONNECT_NEEDS_WRITES: bool;
@@ -475,8 +475,8 @@ on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |
     assert!(waiting.unwrap(), "the waiter did not acquire the lock");
 });
 
-// Another transaction has locked the row, and the pool is in use. Calls then fail in time with typed errors,
-// and a hold on another name is renewed over its own connection.
+// Another transaction has locked a lock's row, and calls that wait for the row use up the pool. They fail in
+// time with typed errors, and a hold on another name is renewed over a connection of its own.
 on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     let [command_timeout, lease, calls_end_within] = D::EXHAUSTED;
     let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));

@@ -320,7 +320,7 @@ fn run(
             }
         }
     });
-    // After this all reports have arrived.
+    // After the shutdowns and a pause all reports have arrived.
     clients.iter().for_each(|client| client.shutdown().unwrap());
     let_pass(ms(100), "reports come on threads of the clients");
     logs.iter().map(|log| std::mem::take(&mut *log.lock())).collect()

@@ -110,7 +110,7 @@ impl Database for PostgresServer {
             let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
             let lock = names.lock(&mut transaction, name, LONG);
             if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-                // Another transaction made the row after this one's first read, so this one must be repeated.
+                // Another transaction made the row after this one's first read: the caller must repeat.
                 return Ok(false);
             }
             let _lock = lock.unwrap().unwrap();
@@ -273,7 +273,7 @@ test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start()
     server.client();
     for mode in ["transaction", "statement", "session"] {
         let Some(bouncer) = Bouncer::before(&server, mode) else { return };
-        // These idle sessions fill the pool, which may use any of them.
+        // Queries at the same time make the pooler open several sessions, any of which it may use later.
         let mut several: Vec<Client> =
             (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
         std::thread::scope(|scope| {
@@ -318,7 +318,7 @@ test_on!(releasing_a_session_lock_wakes_its_waiter, PostgresServer::shared(), |s
     lock.unlock().unwrap();
 });
 
-// No renewal is due for long, so the end of the connection shows the loss of this hold.
+// No renewal is due for long, so only the end of the connection can show the loss of this hold.
 test_on!(a_server_ended_session_is_noticed_at_once, PostgresServer::shared(), |server| {
     let mut admin = server.admin();
     for round in 0..3 {

@@ -53,7 +53,7 @@ test_on!(roles_with_their_own_schemas_share_one_table, PostgresServer::shared(),
         assert_eq!(health.table.as_deref(), Some("public.leasehold_locks"));
         assert_eq!(health.other_tables, [""; 0]);
     }
-    // A table that becomes visible in another schema later is a different table.
+    // Running clients keep their table when a table in another schema becomes visible first.
     let mut owner = Client::connect(&url_of(server, &name, &roles[1]), NoTls).unwrap();
     let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
     owner.batch_execute(copy).unwrap();

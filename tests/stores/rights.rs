@@ -224,7 +224,7 @@ fn missing_rights_are_refused_in_words_on_redis() {
             words: "permission denied by the server's ACL",
             check: &check,
         };
-        // The time-out is long, because this test judges the refusal. Other tests measure its time.
+        // The time-out is long, because this test judges refusals; other tests measure their times.
         let user = || options().username("locks").password("S3CR3T").client_name("leasehold");
         let user = || user().lease(ms(6_000)).command_timeout(LONG).build();
         let [commands, patterns] = on_redis();

@@ -174,8 +174,8 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// With a lease of 3 s, the write of the entry in the directory of clients has less time than the driver waits
-// for an answer.
+// With a lease of 3 s, a write of the entry has less time than the driver waits for an answer. Even so the
+// client opens no connection for each write.
 on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());

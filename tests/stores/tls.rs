@@ -84,12 +84,12 @@ impl Secured {
         {
             fails(builder.build(), ErrorKind::InvalidInput);
         }
-        // The server's certificate does not belong to this key.
+        // The client's certificate does not belong to the server's key.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
         fails(mixed.build(), ErrorKind::InvalidInput);
-        // The client does not know this authority, which was made for this test.
+        // Without `tls_ca` the client does not know the authority, which was made for this test.
         let error = self.builder_at("localhost", self.port).build().unwrap_err();
         assert!([ErrorKind::Tls, ErrorKind::InvalidInput].contains(&error.kind()), "{error:?}");
     }

@@ -49,7 +49,7 @@ fn a_long_outage_ends_holds_in_time() {
 /// When the server returns, the session continues with all nodes that no client has deleted.
 #[test]
 fn a_lost_hold_is_freed_when_the_server_returns() {
-    // When the hold is lost, the client begins to clean up the renewal whose outcome is unknown.
+    // Long enough for the client to begin, without the server, to clean up the unanswered renewal.
     ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
 }
 
@@ -85,7 +85,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
-    // The thread that renews also lists this client in the directory of clients, and waits for the answer.
+    // This client has an entry in the directory. The thread that renews also writes the entry, and waits.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.get_lock("hung").acquire().unwrap();

@@ -261,7 +261,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
         let name = fresh("outlives");
         let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.servers[dead].kill();
-        // This is longer than the lease, so the remaining servers must have renewed it.
+        // The span exceeds the lease, so the remaining servers must have renewed it.
         throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
         guard.check().unwrap();
         assert!(!tries(&other.get_lock(&name)));

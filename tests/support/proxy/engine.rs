@@ -155,11 +155,11 @@ impl State {
             return;
         }
         let Some(link) = self.links.remove(&id) else { return };
-        // This fails if the other end is gone.
+        // A shutdown fails if the other end is gone.
         drop(link.server.shutdown(Shutdown::Both));
         if then == Then::Reset {
-            // This ends the reading thread without sending a FIN. Because linger is zero, the last thread's
-            // close then sends RST.
+            // The end of reading ends the reading thread without a FIN. Because linger is zero, the last
+            // thread's close then sends RST.
             drop(SockRef::from(&*link.client).set_linger(Some(Duration::ZERO)));
             drop(link.client.shutdown(Shutdown::Read));
         } else {
@@ -321,7 +321,7 @@ impl Shared {
                 continue;
             }
             if listener.is_none() {
-                // This fails only while a child that is just starting has a copy of the old listener.
+                // The bind fails only while a child that is just starting has a copy of the old listener.
                 match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())) {
                     Ok(bound) => listener = Some(bound),
                     Err(_) => {

@@ -105,7 +105,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let takes_writes = || {
         let mut admin = cluster.members[replica].admin();
         let takes = redis::cmd("SET").arg(&probe).arg(1).exec(&mut admin).is_ok();
-        // The servers abandon a failover after 5 s without reporting that, so this requests another.
+        // The servers abandon a failover after 5 s without a report, so the test requests another.
         if fault == Fault::Planned && !takes && asked.elapsed() > ms(6_000) {
             asked = now();
             redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // it may be promoted by now
@@ -130,7 +130,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     figures.woken.push(woken.saturating_duration_since(released));
     within(released, woken, POLL, "woken after the failover");
 
-    // This deletes the key, as if the hold had not been replicated in time.
+    // The key is deleted, as if the hold had not been replicated in time.
     let gone = now();
     assert_eq!(cluster.ask::<i64>(replica, &["DEL", &lost_name]), 1);
     losses.recv_timeout(LONG).unwrap();

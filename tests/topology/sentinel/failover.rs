@@ -18,7 +18,7 @@ const P: Duration = ms(1200);
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
-    // This exceeds the time of a failover on a machine whose Sentinels stall for a while.
+    // The retry time-out outlasts a failover on a machine whose Sentinels stall for a while.
     options.retry_timeout(LIMIT + LONG).unsubscribe_delay(Duration::ZERO).client_name(NAME).url(set.url())
 }
 

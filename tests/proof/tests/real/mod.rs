@@ -20,7 +20,7 @@ impl Drop for Program {
 
 /// Starts the server. Returns it, a connection through a socket in `folder`, and the server's TCP port.
 pub fn start(folder: &Path) -> (Program, Connection, u16) {
-    // Another process may have taken the port by now.
+    // Another process may take the chosen port first, so several ports are tried.
     (0..10).find_map(|_| start_on_a_port(folder)).expect("a server with a port of its own")
 }
 
