@@ -187,7 +187,7 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // The next hold begins about here: except on a semaphore, when the hold before it may have ended.
+    // The next hold is requested soon after `time`: the end of the hold before, or on a semaphore its grant.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);

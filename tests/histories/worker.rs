@@ -22,8 +22,7 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// How long a name is used: longer than a process is stopped, so that its lock is still in use
-    /// afterwards.
+    /// How long a name is used: longer than a process is stopped, so that its lock outlives the stop.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
     /// Whether the worker's observer calls the client for the lock of the event.

@@ -113,8 +113,7 @@ impl Sides {
         }
     }
 
-    /// In all slots, readers of both languages share the lock, a writer of either excludes all, and each side
-    /// notifies the other.
+    /// On each primary, readers of both languages share a lock, writers exclude all, and sides wake each other.
     fn read_and_write(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");

@@ -1,5 +1,4 @@
-//! Real Curator and this crate on one ZooKeeper: Curator's `InterProcessMutex` and our lock share one lock
-//! and one queue.
+//! Real Curator and this crate on one ZooKeeper: Curator's `InterProcessMutex` and our lock share a queue.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,4 @@
-//! How long our dead waiters for a fair lock delay Redisson's waiters, whatever wait time Redisson is
-//! configured with.
+//! How long our dead waiters for a fair lock delay Redisson's waiters, for each wait time of Redisson.
 
 use redis::{Commands, Connection};
 

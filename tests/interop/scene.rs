@@ -1,5 +1,4 @@
-//! Support for all interop tests: one test at a time, foreign programs that are built once, and clocks that
-//! processes share.
+//! Support for all interop tests: one test at a time, foreign programs built once, clocks that are shared.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -186,8 +186,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// All keys except clients' entries in the directory of clients and Redisson's records of unlocks, which it
-/// deletes later.
+/// All keys except directory entries and the records of unlocks, which Redisson deletes later.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
     let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];

@@ -358,7 +358,6 @@ impl Modules {
                 if used.is_passed_on {
                     passed_on.insert(join(&file.module(), &name), used.path.clone());
                 }
-                // A re-export does not count as a use.
                 if !used.is_passed_on {
                     paths.push(used.path);
                 }
@@ -671,8 +670,7 @@ fn check_text(file: &Source, text: &str, reported: &mut BTreeSet<String>) {
     }
 }
 
-/// The header of a script must say what the script returns. The script's own test checks that the header
-/// names all parameters.
+/// The header of a script must say what the script returns. Another test checks the names of parameters.
 fn check_script(file: &Source, complain: &mut Complain<'_>) {
     let is_comment = |line: &&str| line.starts_with("--");
     let header: String = file.text.lines().take_while(is_comment).collect();

@@ -194,8 +194,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // The program's name follows once its client has written its entry in the directory of
-                // clients.
+                // The program's name follows once its client has an entry in the directory.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",

@@ -266,7 +266,7 @@ test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // The first client writes the format number if its user may.
+        // Otherwise the first client would try to write the format number, without the right to do so.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);

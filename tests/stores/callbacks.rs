@@ -1,5 +1,4 @@
-//! Observers and callbacks that call the client during an event: no call breaks, hangs or leaves anything
-//! behind.
+//! Observers and callbacks that call the client during an event: no call breaks, hangs or leaves a hold.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

@@ -94,8 +94,7 @@ test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_d
     drop(ends);
 });
 
-// In Redisson 4.7, the waiter of a plain lock subscribes to the lock's channel, and the waiter of a fair
-// lock is in its queue.
+// In Redisson 4.7, a waiter for a plain lock subscribes to its channel, and one for a fair lock is queued.
 test_on!(on_contended_is_called_for_redissons_waiters, RedisServer::start_default(), |server| {
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     let plain = client.get_lock("plain").acquire_owned().unwrap();

@@ -90,7 +90,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const LOCKS_IN_ERRORS: &'static str;
     /// How errors name the table `refuses`, which a test makes unusable.
     const REFUSES_IN_ERRORS: &'static str;
-    /// The calls that are refused to a user who may only read, of those in `rights.rs`.
+    /// The calls of `rights.rs` that fail for a user who may only read.
     const WRITES: &'static [&'static str];
     /// The ends of URLs that this database alone refuses.
     const WRONG_URLS: &'static [(&'static str, ErrorKind)];
@@ -397,8 +397,7 @@ on_rows!(locks_work_without_a_table_of_clients, |server| {
     let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let held = client.get_lock("a").acquire().unwrap();
-    // Within this time several renewals run, and several writes of the entry in the directory of clients
-    // fail.
+    // Within this time several renewals run, and several writes of the directory entry fail.
     throughout(RENEWED + ms(200), || held.check().is_ok());
     let other = server.builder().table("alone").directory(false).build().unwrap();
     server.execute("DROP TABLE alone_clients");
@@ -757,8 +756,7 @@ on_databases!(several_connections_may_create_the_name_table_at_once, D::shared()
     }
 });
 
-// The server's process for the client is stopped. The call fails, and the client undoes what it may have
-// done.
+// The server's process for the client is stopped. The call fails, and the client undoes a possible grant.
 on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
     // An entry in the directory of clients would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);

@@ -1,5 +1,4 @@
-//! Random programs lock in any order: every reported deadlock existed, and every lasting deadlock is
-//! reported.
+//! Random programs lock in any order: each reported deadlock existed, and each lasting one is reported.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -12,7 +11,7 @@ use crate::support::{deadlocked, random, reexecuted, test_name};
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// A longer wait on a server must be accounted for.
+/// For each longer wait on a server, `check_long_waits` must find a reason.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// The time for which a process (a client here) held or awaited a name. `None` as its end: not over.

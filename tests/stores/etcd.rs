@@ -451,8 +451,7 @@ test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // A client checks for waiters at growing intervals. Repeats until there is only one check each half
-        // second.
+        // A client checks for waiters at growing intervals: after this time only each half second.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }
     let begun = now();

@@ -29,7 +29,8 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     locks();
 }
 
-/// `old` makes a table without some columns, and the error must contain the statement that adds them.
+/// The table `old_locks` lacks columns, and the error must contain the statement that drops the table. After
+/// `drop` has executed the statement, a client can be built.
 #[track_caller]
 fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
     let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();

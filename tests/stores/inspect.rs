@@ -54,8 +54,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 #[test]
 fn inspection_of_a_max_hold_shows_times_and_place() {
     let store = MemoryStore::new();
-    // Without entries in the directory of clients, inspection shows only what the lock's own row or key
-    // contains.
+    // Without directory entries, inspection shows only what the lock's own row or key contains.
     let builder = || LockClient::builder().directory(false);
     let open = || builder().build_in_memory(&store).unwrap();
     says_since_when_and_who(&open(), &open());
@@ -209,8 +208,7 @@ test_on!(inspection_and_force_unlock_spare_other_programs_data, RedisServer::sta
     assert!(token.holder().unwrap().is_none());
 });
 
-// Any program may own such a key, so inspection must spend neither the server's time nor the shared
-// connection on it.
+// Any program may own a large key, which must cost neither the server's time nor the shared connection's.
 test_on!(inspection_of_another_programs_large_key_stays_short, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();

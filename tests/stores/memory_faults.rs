@@ -59,7 +59,7 @@ fn injected_faults_last_until_healed() {
             assert_eq!(error.outcome_unknown(), in_doubt, "{fault:?} {what}: {error}");
         }
         store.heal();
-        // The grant whose reply was lost has been removed by now.
+        // Within this minute the client removes the grant whose reply was lost.
         clock.advance(ms(60_000));
         assert!(!client.get_lock("asked").is_locked().unwrap(), "{fault:?}");
         client.get_lock("asked").lock().unwrap();

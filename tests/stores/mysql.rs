@@ -38,7 +38,7 @@ impl Database for MysqlServer {
         &[("", ErrorKind::InvalidInput), ("/locks?require_ssl=true", ErrorKind::InvalidInput)];
     const ALIAS: &'static str = "mariadb";
     const CONNECT_NEEDS_WRITES: bool = true;
-    // A try reads first.
+    // A try sends a query before the request that acquires.
     const A_TRY_IS_ONE_REQUEST: bool = false;
     const END_IDLE_TRANSACTIONS: &'static str = "SET SESSION wait_timeout = 1";
     const REFUSE_FREE_ROWS: &'static str = "

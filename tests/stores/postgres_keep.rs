@@ -58,8 +58,7 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // Another thread forces the release, because the thread that lost the hold would go on under another
-        // owner number.
+        // Another thread forces the release, because a thread that lost a hold changes its owner number.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes());
@@ -119,7 +118,7 @@ test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServe
     assert_eq!(version(&mut admin, lock.name()), before, "a check wrote to the row");
     let used = now();
     lock.unlock().unwrap();
-    // A lock that its client has not used for half a second is free.
+    // After half a second without use, the client may have released the lock.
     assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "the lock was released too early");
     // The test removes the holder's channel from the row, as a recall does, but the client gets no message.
     lock.lock().unwrap();

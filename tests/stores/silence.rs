@@ -9,7 +9,7 @@ use crate::support::proxy::Proxy;
 use crate::support::running::{self, Start};
 
 /// On a new server, a hold outlasts two leases in which new connections get no answer. If a renewal `opens` a
-/// connection, the hold is renewed once before.
+/// connection, the hold is renewed once before that time.
 fn a_hold_is_kept(start: Start, opens: bool, with: &[fn(ClientBuilder) -> ClientBuilder]) {
     let Some(server) = start() else { return };
     for with in with {

@@ -204,7 +204,6 @@ impl Drop for Mount {
     }
 }
 
-/// A small disk, made by tmpfs.
 struct Disk {
     _mount: Mount,
     folder: TempDir,

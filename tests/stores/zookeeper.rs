@@ -26,8 +26,7 @@ fn shared() -> Option<&'static ZooKeeper> {
     SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()
 }
 
-/// A client without an entry in the directory of clients, because an entry is a node and most tests count
-/// nodes.
+/// A client without a directory entry, because an entry is a node and most tests count nodes.
 fn client(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(ms(20_000)).directory(false).build().unwrap()
 }
@@ -308,8 +307,7 @@ test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |ser
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
 
-/// Holds the lock and records each successful check as `held`, and the leader's first answer after a stop as
-/// `back`.
+/// Holds the lock. Records each successful check as `held`, and the first answer after a stop as `back`.
 fn check_on(url: &str, file: &Path) {
     let client = client_with_session(url, STALLED);
     let guard = client.get_lock("stalled").acquire().unwrap();
@@ -464,8 +462,7 @@ test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::s
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
 
-// The reader queues behind a writer that waits for readers, and so it waits for them too, although the
-// writer holds nothing.
+// A reader that queues behind a writer waits for the readers before, although the writer holds nothing.
 test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));

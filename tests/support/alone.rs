@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// A test that takes longer counts as hanging. Some tests need ten seconds of processor time, which a busy
-/// machine stretches.
+/// A test that takes longer counts as hanging. Some need ten seconds of a busy processor.
 const HANGS: Duration = Duration::from_secs(400);
 
 /// Runs `body` in a new process of this program, which runs only the calling test.

@@ -1,5 +1,4 @@
-//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store whether the
-//! lock is free.
+//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store.
 
 use std::time::{Duration, Instant};
 

@@ -39,8 +39,7 @@ impl Etcd {
         Etcd::start_members(count, false)
     }
 
-    /// Starts one member that speaks only TLS, with a certificate for `localhost` and 127.0.0.1 by its own
-    /// authority.
+    /// Starts one member that speaks only TLS, for `localhost` and 127.0.0.1, with an authority of its own.
     pub fn start_tls() -> Option<Etcd> {
         Etcd::start_members(1, true)?.pop()
     }

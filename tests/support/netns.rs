@@ -25,8 +25,7 @@ pub struct Cut<'a> {
 }
 
 impl Netns {
-    /// Makes a namespace. Where that is impossible, reports by [`missing`] that the test is skipped, and
-    /// returns `None`.
+    /// Makes a namespace; `None`, after [`missing`], where that is impossible.
     #[track_caller]
     pub fn new() -> Option<Netns> {
         let reason = if !cfg!(target_os = "linux") {

@@ -46,8 +46,7 @@ impl Command {
         matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
     }
 
-    /// Whether an argument contains these bytes. The text of a script does not count, since its comments may
-    /// contain any word.
+    /// Whether an argument contains these bytes. A script's text does not count: it may contain any word.
     pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
         let bytes = bytes.as_ref();
         let is_text = |at: usize| at == 1 && self.verb() == "EVAL";

@@ -1,5 +1,5 @@
-//! A recorder for the crate `metrics`. By series it keeps the values of counters and gauges, and the numbers
-//! of samples of histograms.
+//! A recorder for the crate `metrics`. For each series it keeps the value of a counter or gauge, or how many
+//! samples a histogram has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

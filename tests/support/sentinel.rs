@@ -248,7 +248,6 @@ impl FakeSentinel {
         *self.answer.lock() = Said { epoch, master, is_silent: false };
     }
 
-    /// Answers no client any more.
     pub fn falls_silent(&self) {
         self.answer.lock().is_silent = true;
     }

@@ -1,5 +1,4 @@
-//! A test's threads, which hold a lock, wait for one, or make a long call. Channels and conditions order
-//! them, never a sleep.
+//! A test's threads, which hold a lock, wait for one, or make a long call. No sleep orders them.
 
 use std::fs;
 use std::path::PathBuf;

@@ -90,8 +90,7 @@ test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
     }
 });
 
-/// From Redis 7.2 on, WAIT returns at once on a connection that has written nothing, so the client must write
-/// before each WAIT.
+/// From Redis 7.2 on, WAIT returns at once on a connection without writes, so the client must write first.
 #[test]
 fn grants_on_each_server_wait_for_a_stopped_replica() {
     for binary in matrix() {

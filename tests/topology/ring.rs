@@ -277,8 +277,7 @@ test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
     let guards: Vec<(usize, Guard)> =
         held.iter().map(|name| (homes[name], client.get_lock(name).acquire().unwrap())).collect();
 
-    // The node is stopped and not killed: a kill would end the connections at once, but a stopped node is
-    // silent.
+    // The node is stopped and not killed, since a kill would end the connections at once.
     servers[1].stop();
     let mut slowest = Duration::ZERO;
     let start = now();

@@ -10,7 +10,6 @@ pub trait World: Clone {
 
     fn actions(&self) -> Vec<Self::Action>;
 
-    /// The state after this action.
     fn act(&self, action: &Self::Action) -> Self;
 
     /// The fault of this state, in words.

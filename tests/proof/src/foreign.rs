@@ -9,7 +9,7 @@ use crate::server::Reply;
 /// How long Redisson's waiters are willing to wait for a fair lock. After that time Redisson removes a
 /// waiter. No world lasts that long.
 const WAIT_MS: u64 = 10_000;
-/// How long the outcome of a release is remembered.
+/// How long the record of a release's outcome lasts.
 const LASTS_MS: u64 = 5000;
 
 /// Placeholders in a template.

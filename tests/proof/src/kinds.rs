@@ -5,7 +5,7 @@ use crate::server::{Reply, Server, Value};
 /// The length of a lease, and of a place in a fair lock's queue.
 pub const LEASE_MS: u64 = 1000;
 pub const ALIVE_MS: u64 = 600;
-/// How long the outcome of a semaphore's request is remembered.
+/// How long the record of the outcome of a semaphore's request lasts.
 const LASTS_MS: u64 = 5000;
 
 const LOCK: &str = "{l}";
@@ -67,7 +67,6 @@ pub enum Kind {
     Semaphore(u8),
 }
 
-/// The request to send.
 pub struct Call {
     pub script: String,
     pub keys: Vec<String>,
@@ -77,16 +76,14 @@ pub struct Call {
 /// The number of the client that runs Redisson.
 pub const FOREIGN: usize = 9;
 
-/// A client's UUID. Version 8 means that the client's releases notify the wait queue; Redisson's ids have
-/// version 4.
+/// A client's UUID: version 8 if the client's releases notify the wait queue, version 4 for Redisson.
 #[must_use]
 pub fn client_id(client: usize) -> String {
     let version = if client == FOREIGN { 4 } else { 8 };
     format!("00000000-0000-{version}000-8000-00000000000{client}")
 }
 
-/// An owner: a client and an owner number. The number changes if an earlier request under it may still
-/// arrive.
+/// An owner: a client and an owner number, which changes if an earlier request under it may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Who {
     pub owner: usize,

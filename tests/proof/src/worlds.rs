@@ -98,8 +98,7 @@ pub const MIXED_KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind:
 /// Two clients of this crate with one owner each, and Redisson.
 const MIXED: Limits = Limits { owners: &[0, 1, FOREIGN], ..CALM };
 
-/// The worlds with Redisson. For a read-write lock each is explored twice: Redisson reads in one, and writes
-/// in the other.
+/// The worlds with Redisson. A read-write lock has each twice: Redisson reads in one and writes in the other.
 pub const MIXED_WORLDS: [Described; 8] = [
     world(
         "threads",

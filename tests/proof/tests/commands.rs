@@ -17,8 +17,7 @@ const LENGTH: usize = 60;
 /// allows a command only after an earlier write of the script.
 const IN_ONE: usize = 3;
 
-/// Runs the commands by the server's script engine, as the library's scripts do. Of an error, only the first
-/// word is returned.
+/// Runs the commands by the server's script engine, as the library does. Of an error, returns the first word.
 const RUN: &str = "
     local function plain(reply)
         if type(reply) ~= 'table' then return reply end
@@ -64,8 +63,7 @@ fn command(random: &mut Random) -> Vec<String> {
     form.split(' ').map(word).map(str::to_owned).collect()
 }
 
-/// Sets or removes a memory limit of one byte. Since the server always needs more, its memory then counts as
-/// full.
+/// Sets or removes a memory limit of one byte, which the server always exceeds, so that it counts as full.
 fn fill(connection: &mut Connection, is_full: bool) {
     redis::cmd("CONFIG")
         .arg(&["SET", "maxmemory", if is_full { "1" } else { "0" }])

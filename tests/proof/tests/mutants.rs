@@ -7,8 +7,7 @@ use changed::{Change, kind_named};
 use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::worlds::{explored, worlds};
 
-/// The head of each change: the file, the kind of lock whose worlds find the change, and words of the
-/// expected fault.
+/// The head of each change: file, kind of lock whose worlds find the change, words of the expected fault.
 const MUTANTS: &str = r#"
 acquire_rest.lua | Plain | two hold it
 -   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'

@@ -73,8 +73,7 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
         for left in ["1", "0"] {
             requests.push(request("RELEASE", &[lock], &[owner, left, LEASE, said, CHANNEL]));
         }
-        // A clean-up does not know whether an earlier request under this owner number wrote notes, so it
-        // always deletes them.
+        // A clean-up does not know whether an earlier request of this owner wrote notes, and deletes them.
         requests.push(request("RELEASE", &[lock], &[owner, "0", LEASE, "1", CHANNEL]));
         requests.push(request("RELEASE_ALL", &[lock, other], &[owner, CHANNEL, owner, CHANNEL]));
         requests.push(request("RENEW", &[lock], &[owner, LEASE]));
@@ -249,8 +248,7 @@ impl Scene {
                 return None;
             }
         }
-        // While clients wait in the queue of a fair lock, a new owner cannot acquire the lock, so this is not
-        // checked.
+        // Not checked while clients wait in a fair lock's queue, when a new owner cannot acquire the lock.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;

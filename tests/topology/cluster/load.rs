@@ -1,5 +1,4 @@
-//! Several clients of one process that use a few locks of a cluster as fast as they can, and what may remain
-//! of them.
+//! Clients of one process that use a few locks of a cluster as fast as they can, and what may remain of them.
 
 use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;

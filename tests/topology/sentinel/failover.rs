@@ -10,7 +10,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 const LEASE: Duration = Duration::from_secs(60);
 /// The lease of the load's locks. A grant that the old master makes unnoticed ends before the failover does.
 const SHORT: Duration = ms(1500);
-/// The lease of the load's locks in failovers that lose no grant, which each hold must outlast.
+/// The lease of the load's locks in failovers that lose no grant. Each hold must outlast the failover.
 const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);

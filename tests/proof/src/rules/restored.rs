@@ -22,8 +22,7 @@ const SERVERS: usize = 3;
 const MAJORITY: usize = 2;
 const LEASE: u8 = 3;
 const SHARE: u8 = 1;
-/// How often a server may lose its data. If an operator frees the lock on a majority, that counts as two such
-/// losses.
+/// How often a server may lose its data. An operator who frees the lock on a majority counts as two losses.
 const FAULTS: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

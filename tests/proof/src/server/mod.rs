@@ -134,8 +134,7 @@ impl Server {
             return error("NOPERM this user has no permissions to run the command");
         }
         let takes_memory = TAKES_MEMORY.contains(&command.as_str());
-        // Redis checks its memory only before a script's first write, so a script is never stopped between
-        // its writes.
+        // Redis checks its memory only before a script's first write, so no script stops between writes.
         if takes_memory && self.is_full && !self.has_written {
             return error("OOM command not allowed when used memory > 'maxmemory'.");
         }

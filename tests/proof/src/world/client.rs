@@ -107,8 +107,7 @@ impl World<'_> {
         (owner.heard, owner.is_next, owner.standby) = (false, false, false);
     }
 
-    /// The waiter subscribes, then attempts once more, and only then sleeps. Otherwise it could miss a
-    /// release in between.
+    /// The waiter subscribes, then attempts once more, and then sleeps; so it misses no release in between.
     pub(super) fn is_to_wait(&mut self, owner: usize, left_ms: Option<u64>, all_releases: bool) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_is_to_wait(owner, left_ms);
@@ -140,8 +139,7 @@ impl World<'_> {
         owner.phase = Phase::Sleeps { until_ms };
     }
 
-    /// The outcome of this request stays unknown to the owner. If the request is on its way, it may still
-    /// arrive.
+    /// The owner will not learn this request's outcome. A request that is on its way may still arrive.
     pub(super) fn unknown(&mut self, request: &Request) {
         if request.who.is_foreign() {
             return self.foreign_knows_nothing(request);

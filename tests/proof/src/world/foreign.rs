@@ -65,8 +65,7 @@ impl<'a> World<'a> {
         self.requests.last_mut().expect("it was sent").unlock = release.unlock;
     }
 
-    /// Whether the waiter's request to leave the queue is on its way. The waiter does nothing else until that
-    /// arrives.
+    /// Whether the waiter's request to leave the queue is on its way. Meanwhile the waiter does nothing else.
     pub(super) fn is_leaving(&self, owner: usize) -> bool {
         let is_leave = |request: &Request| request.who.owner == owner && request.op == Op::Leave;
         self.owners[owner].who.is_foreign() && self.requests.iter().any(is_leave)

@@ -1,5 +1,4 @@
-//! Records Redisson's requests: MONITOR shows them while a JVM acquires and releases locks. The records are
-//! not stored anywhere.
+//! Records Redisson's requests, which MONITOR shows while a JVM uses locks. The records are not stored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

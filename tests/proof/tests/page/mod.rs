@@ -1,5 +1,4 @@
-//! Results of the models. Each complete table is written to `target/figures`; `docs/figures/proof.md` has one
-//! line for each table.
+//! Results of the models. `target/figures` gets each whole table, and `docs/figures/proof.md` a line for each.
 
 use std::fs;
 use std::path::Path;
