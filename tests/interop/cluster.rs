@@ -113,7 +113,7 @@ impl Sides {
         }
     }
 
-    /// On each primary, readers of both languages share a lock, writers exclude all, and sides wake each other.
+    /// On each primary, both languages' readers share a lock, writers exclude all, each side wakes the other.
     fn read_and_write(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");

@@ -37,7 +37,7 @@ impl World<'_> {
             }
             let is_settled = !self.requests.iter().any(|request| request.who.owner == one.who.owner);
             let count = self.kind.count(&self.server, &one.who);
-            // Not checked for a semaphore once time has passed: its record may expire before its permits return.
+            // Not checked for semaphores once time has passed: a record may expire before the permits return.
             let is_settled = is_settled && (self.kind.has_renewals() || self.no_time_has_passed());
             if is_settled && !one.is_spent && self.is_calm && count != *levels {
                 return Some(format!("{:?} holds it {levels} times, and the server has {count}", one.who));

@@ -1,4 +1,4 @@
-//! Results of the models. `target/figures` gets each whole table, and `docs/figures/proof.md` a line for each.
+//! Results of the models. `target/figures` gets each table whole, and `docs/figures/proof.md` a line of it.
 
 use std::fs;
 use std::path::Path;
