@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_read() {
+    fn an_etcd_url_names_members_login_and_prefix() {
         let read = address("etcd://me:p%40ss@one,two:2380,[::1]:7/shop/locks").unwrap();
         assert_eq!([0, 1, 2].map(|at| read.members.place(at)), ["one:2379", "two:2380", "[::1]:7"]);
         assert_eq!(read.members.login, Some(("me".to_owned(), "p@ss".to_owned())));

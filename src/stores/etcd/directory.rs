@@ -1,8 +1,8 @@
 //! Lists the clients' entries and the locks, page by page.
 //!
 //! A client's entry is a key below `%clients/`, with a lease. No lock's key begins with `%clients/`, because
-//! a `%` in a name is written `%25`. What is left of its lease tells an entry's age, and costs one more
-//! request for each entry.
+//! a `%` in a name is written `%25`. An entry's age follows from the remaining time of its lease, which costs
+//! one more request for each entry.
 
 use std::time::Duration;
 
@@ -169,7 +169,7 @@ impl Directory for EtcdStore {
         }
         let last = keys.last().and_then(|last| line_of(&last.key));
         if let (Some(next), Some(line)) = (&mut page.next, lines.last().filter(|line| last == Some(**line))) {
-            // `/%0` sorts directly after all keys that begin with `/%/`, which are this lock's.
+            // Skips this lock's other keys: `/%0` sorts directly after all that continue with `/%/`.
             next.cursor = goes_on(line, b"/%0");
         }
         let each = deadline.since(Clock::System.now());

@@ -89,7 +89,7 @@ impl Holds {
         self.entries.remove(key);
     }
 
-    /// Ends the hold with this key if `is_it` accepts the creation's revision. `false`: it was over already.
+    /// Ends the hold with this key if `is_it` accepts the creation's revision. Returns whether it ended now.
     pub(super) fn lose(&mut self, key: &str, is_it: impl FnOnce(i64) -> bool) -> bool {
         let end = self.entries.get(key).filter(|entry| is_it(entry.created)).map(|entry| entry.end.clone());
         let Some(end) = end else { return false };

@@ -126,8 +126,8 @@ impl Transport {
 
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // The server refused an ended login token before it read the request. Changes of users end login
-        // tokens too.
+        // The server refuses an ended login token before it reads the request, so the request is sent again.
+        // Changes of users end tokens too.
         if self.pool.connector.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;

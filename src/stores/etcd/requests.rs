@@ -71,7 +71,7 @@ impl EtcdStore {
                     let lease = self.leases.lent(place.lease);
                     let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
                     let third = Duration::from_secs(ttl) / 3;
-                    // The next poll comes after a third of the lease, which must then run for another third.
+                    // The next poll comes within a third of the lease, which must then run for another third.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
                         && self
@@ -100,11 +100,11 @@ impl EtcdStore {
     /// Makes the first key in the queue last for the claim's lease. `false` if the key has ended.
     pub(super) fn make_last(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
-            // A shorter or unknown lease is from an earlier attempt, and is replaced.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(Failure::of_reading)
             }
+            // A shorter or unknown lease is from an earlier attempt, and is replaced.
             _ => Ok(self.change(&self.wire, claim, None, (Some(1), true), deadline)?.is_some()),
         }
     }

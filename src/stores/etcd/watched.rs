@@ -265,7 +265,7 @@ impl Watch {
         if !state.is_covered(Clock::System.now()) {
             self.begin_anew(&mut state);
         } else if state.own.is_up && !channel.is_up() {
-            channel.set_up(true); // later, `opened` does this
+            channel.set_up(true); // if the watch is not open yet, `opened` does this
         }
         Some(listening)
     }

@@ -73,7 +73,7 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// The state in which the requests of one use left the connection. The greatest value is the worst, and counts.
+/// How requests left their connection. Of several requests the worst state counts, which is the greatest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,

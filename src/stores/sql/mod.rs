@@ -51,8 +51,8 @@ use crate::error::{Error, ErrorKind};
 
 const TABLE: &str = "leasehold_locks";
 
-/// The query with the table's name. `table` is a plain identifier, as `ServerOptions::checked_for_database`
-/// ensures, or is already quoted.
+/// Puts `table` in place of `leasehold_locks` in a query. `table` needs no quotes: it has them, or is a plain
+/// identifier, as `ServerOptions::checked_for_database` ensures.
 fn query(text: &str, table: &str) -> String {
     let mut parts = text.split(TABLE);
     let mut query = parts.next().unwrap_or_default().to_owned();

@@ -1,8 +1,9 @@
 //! The connections to one database.
 //!
-//! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. If its server
-//! is read-only, all connections made until then are closed. Session locks' connections are outside the pool,
-//! and stay open, because closing them would free their locks. See docs/decisions/0035.
+//! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. If a server
+//! answers that it is read-only, all older connections are closed, since new ones may reach another server.
+//! Session locks' connections are outside the pool, and stay open, because closing them would free their
+//! locks. See docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
@@ -50,7 +51,7 @@ impl<D: Database> Connector for Pooled<D> {
         D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, Clock::System.now())
     }
 
-    /// Whether an old connection may still be used although no new one opens. After a refused login only
+    /// Whether an old connection may still be used when no new one can be opened. After a refused login only
     /// renewals may use it, so that a revoked password does not end holds.
     fn serves_on(&self, link: &mut Self::Link, rank: Rank, error: &Error) -> bool {
         if error.kind() == ErrorKind::Authentication {
@@ -290,9 +291,9 @@ mod tests {
         assert!(idle(&pool).is_empty());
     }
 
-    /// If no new connection opens, the old one is used; after a revoked password, for renewals only.
+    /// After a revoked password only renewals use the old connection.
     #[test]
-    fn an_old_connection_serves_without_another() {
+    fn an_old_connection_is_used_when_no_new_one_opens() {
         let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
         *pool.database().refuses.lock() = Some(ErrorKind::Busy);
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn open_connections_are_shared_without_new_ones() {
+    fn requests_share_open_connections_when_no_new_one_opens() {
         let pool = pool(LASTING, 3);
         *pool.database().refuses.lock() = Some(ErrorKind::Busy);
         assert_eq!(renewed(&pool), Some(0), "the only connection for requests");

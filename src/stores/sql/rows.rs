@@ -101,7 +101,7 @@ impl<T> Change<T> {
     }
 }
 
-/// `None` if the statement changed nothing and did not return the row.
+/// Reads what a statement changed. `None` if it changed nothing, and did not return the row.
 pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     let Some(record) = records.first() else { return Ok(None) };
     if let Some(made) = record.maybe(0, Record::int)? {
@@ -181,7 +181,7 @@ pub(super) trait Rows: Database {
     }
 
     fn taking(&self, claim: &Claim, fenced: bool) -> Args {
-        // Other characters are replaced, because the table's character set may lack them.
+        // The table's character set may lack characters that are not ASCII.
         let plain = |text: String| text.replace(|c: char| !c.is_ascii(), "?");
         let Location { host, pid, thread, .. } = Location::here();
         let args = Args::of(claim).and("fenced", fenced).and("host", plain(host)).and("pid", pid);

@@ -1,8 +1,8 @@
 //! Locks that belong to a connection: the server frees them when the connection's session ends.
 //!
 //! Each hold has a connection of its own, whose session ends when it has been idle for the lease. A renewal
-//! is a request over it. So the server frees the lock of a client that died, hangs or is cut off, and a
-//! client that still runs learns of it.
+//! is a request over this connection. So the server frees the lock of a client that died, hangs or is cut
+//! off. A client that still runs learns that the session has ended.
 //!
 //! A server that has become read-only keeps such locks, because holding them writes nothing, while other
 //! clients use its successor. Therefore each attempt and each renewal checks that the server can write.
@@ -78,7 +78,7 @@ struct HeldSession<L> {
 /// The session of a hold. Empty after the session has ended or the lock was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
-/// A session whose connection was given up. Its server may not have noticed, and keep the lock.
+/// A session whose connection was given up. If the server has not noticed, the session still has the lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeftSession {
     pub(super) session: u32,
@@ -362,8 +362,8 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// Forgets ended sessions that no thread uses. Returns whether there were any; `None`: the driver cannot
-    /// see it.
+    /// Forgets ended sessions that no thread uses. Returns whether there were any; `None` if the driver does
+    /// not notice ends.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;
@@ -394,8 +394,8 @@ mod tests {
         /// The failure of the next request to free a lock; `None` if it succeeds.
         unlocks: Mutex<Option<Failure>>,
         is_read_only: AtomicBool,
-        /// Answers about the session of a given-up connection, the last one first. By default it holds
-        /// nothing.
+        /// Answers about the session of a given-up connection; the last element is the next answer. Without
+        /// an element, the session holds nothing.
         left: Mutex<Vec<Answer<bool>>>,
         open: AtomicUsize,
     }
@@ -507,7 +507,7 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 2, soon()), Ok(Attempt::Lost)));
     }
 
-    /// The next request could take the late answer for its own.
+    /// No request is sent over the connection, because it could take the late answer for its own.
     #[test]
     fn a_silent_session_connection_keeps_its_hold() {
         let (server, store, claim) = held_twice();
@@ -566,8 +566,7 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 store.release(&claim, 0, soon()).unknown();
             }
-            // The answers, the last one first: the request fails, the session holds the lock, the session is
-            // gone.
+            // Answered from the end: the request fails, the session holds the lock, the session is gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 store.release(&claim, 0, soon()).unknown();
@@ -577,7 +576,7 @@ mod tests {
         }
     }
 
-    /// The server's successor may grant the lock again. The old server refuses only requests that write.
+    /// The old server would still answer renewals, which write nothing, but its successor may grant the lock.
     #[test]
     fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();

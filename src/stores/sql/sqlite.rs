@@ -80,16 +80,16 @@ impl Sqlite {
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let conn = Connection::open_with_flags(&self.path, flags)?;
-            // A connection that cannot write is dropped. The file may have appeared between SQLite's two
-            // tries, for writing and for reading. Or this user may only read: a first read would create files
-            // that others cannot write.
+            // SQLite tries to open the file for writing, then for reading. A connection that can only read is
+            // dropped: the file may have appeared between the tries, or this user may only read. Then a first
+            // read would create files that others cannot write.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
             limit(&conn, deadline)?;
             // In WAL mode, readers and the writer do not wait for each other. Grants are not synced to disk:
-            // a power cut loses only locks whose processes it ended too, and a new token is at least the
-            // time. While others read, the log grows; when SQLite begins it anew, it cuts the file to 16 MiB.
+            // a power cut loses only locks whose processes it ended too, and tokens still grow, since each is
+            // at least the time. The log grows while others read; afterwards SQLite cuts it to 16 MiB.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
             // This first read creates the `-wal` and `-shm` files, and keeps them open.
             made_by(&conn, &self.table)?;

@@ -30,8 +30,8 @@ impl TlsMode {
         Err(Error::invalid("connect", format!("{parameter} must be one of {} and {last}", words.join(", "))))
     }
 
-    /// The mode of a URL without one. Unencrypted for a local server, because nothing leaves the machine; TLS
-    /// options are then refused with the words `why`.
+    /// The mode that the URL names, or its default: no TLS for a local server without TLS options, because
+    /// nothing leaves the machine; otherwise `VerifyFull`. Without TLS, `why` refuses TLS options.
     pub(super) fn or_default(
         said: Option<TlsMode>,
         is_here: bool,

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_read() {
+    fn a_zookeeper_url_names_servers_login_and_chroot() {
         let read = address("zk://me:p%40:ss@h1:7000,h2,[::1]:3/app/x").unwrap();
         let hosts: Vec<_> = read.servers.hosts.iter().map(|(host, port)| (host.name(), *port)).collect();
         assert_eq!(hosts, [("h1", 7000), ("h2", 2181), ("::1", 3)]);

@@ -112,7 +112,7 @@ impl Operation<'_> {
 pub(super) fn greeting(last_transaction: i64, timeout_ms: i32, session: i64, password: &[u8]) -> Vec<u8> {
     const VERSION: i32 = 0;
     let to = Writer::new().int(VERSION).long(last_transaction).int(timeout_ms).long(session);
-    to.buffer(password).flag(false).frame() // not to a read-only server
+    to.buffer(password).flag(false).frame() // accepts no read-only server
 }
 
 #[derive(Debug)]

@@ -19,7 +19,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // Of all signs of life, only a new connection counts at once with the leader.
+            // The leader notices a new connection at once, and other signs of life later.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }
@@ -36,7 +36,7 @@ impl Session {
                 }
             }
             if state.last_number != last_number {
-                // While the mutex was unlocked, changes did not wake this thread, so it looks again.
+                // Changes do not wake this thread while it writes without the mutex, so it checks again.
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }

@@ -34,9 +34,9 @@ pub(super) struct Window {
     closed: AtomicBool,
 }
 
-/// Answers of the leader on one connection, over which its messages and the server's arrive in order.
+/// The leader's answers on one connection. The server receives them, and the leader's pings, in order.
 ///
-/// Three requests prove that the leader knows of the first, A. If the leader pings the server between its
+/// Three requests, A, B and C, prove that the leader knows of A. If the leader pings the server between its
 /// answers to A and B, the server has reported A before it passes on the answer to B. The report may be lost
 /// if the server dies; it has arrived once the leader answers C, sent after the answer to B.
 #[derive(Debug, Default)]
@@ -48,16 +48,16 @@ struct LifeStep {
     answered: Moment,
     /// How long the leader has certainly run, summed over the answers in the trail.
     ran: Duration,
-    /// When the latest of the requests was sent that the server had reported before this answer.
+    /// When the latest request was sent that the server had certainly reported before this answer.
     handed_in: Option<Moment>,
 }
 
 impl Trail {
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
         // A tick is at most half a session (`minSessionTimeout`), so the leader pings at least every quarter
-        // of a session. The remainder allows for late pings.
+        // of a session. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // In a longer time between two answers, the leader may have stood still, and sent no pings.
+        // Of a longer gap only an eighth of a session counts: the leader may have stood still in the rest.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// `life` gets the same window as `first`, which has only the second connection.
+    /// `first` has only the second connection. `life`, which has both, gets the same window.
     #[test]
     fn answers_on_an_earlier_connection_prolong_no_window() {
         let (life, first) = (connected(), life());
@@ -305,7 +305,7 @@ mod tests {
         beat(&life, 34..57, Duration::ZERO);
         let window = life.window();
         assert!(!window.is_closed() && window.until() > at(66));
-        // A late answer to a request that was sent within the window.
+        // The request was sent within the window, but its answer comes after the window's end.
         life.answered(at(58), window.until().plus(SECOND));
         assert!(window.is_closed());
     }

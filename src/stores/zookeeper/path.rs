@@ -36,7 +36,7 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of clients' entries. A lock's path has two digits after each `%`, so never this path.
+/// The folder of clients' entries. A lock's path has two digits after each `%`, so no lock has this path.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writers_node_may_also_hold_a_read() {
+    fn a_writer_may_also_read_under_its_own_number() {
         let line = line(&["a__READ__0000000007", "a__WRIT__0000000007", "b__READ__0000000008"]);
         assert_eq!(line.holders(Family::Write).count(), 1);
         assert_eq!(

@@ -20,7 +20,7 @@ pub(super) struct PlaceKey {
 
 #[derive(Debug)]
 struct NodePlace {
-    /// Wakes the owner when the node before its own has ended, or the connection.
+    /// Wakes the owner when the node before its own has ended, or when the connection has.
     topic: Arc<Channel>,
     node: Option<LockNode>,
     /// Whether a creation had no answer, so that the node may exist, or still be created.

@@ -187,7 +187,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// `false` if the node in front is gone.
+    /// Watches the node in front. `false` if that node is gone.
     pub(super) fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
         let topic = self.session.places.topic(key);
         let path = format!("{}/{in_front}", key.path);
@@ -296,7 +296,7 @@ impl ZooKeeperStore {
         let (holder, lease) = described(&shown, &data);
         let until = self.session.places.until(&key.path, &shown);
         let left = until.map(|until| until.since(Clock::System.now()));
-        // A node of this client that is not listed was deleted after the list was read.
+        // A node of this client that `places` does not know was deleted after its text was read.
         let is_over = holder.rsplit_once(':').map(|(client, _)| client)
             == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {

@@ -2,8 +2,8 @@
 //!
 //! One thread connects and reads. Any thread writes, one at a time, and never while it holds the mutex.
 //! Replies come in the order of the requests. When a connection ends, requests without a reply fail *before*
-//! the next connection is made, because a caller whose outcome is unknown asks again as a new owner. A second
-//! thread, in `keep`, keeps the session alive.
+//! the next connection is made, so that a caller whose outcome is unknown becomes a new owner before it asks
+//! again. A second thread, in `keep`, keeps the session alive.
 
 use std::collections::VecDeque;
 use std::io;
@@ -218,8 +218,8 @@ impl Session {
         }
     }
 
-    /// Wakes the thread that keeps the session alive by `moment`, unless it looks earlier. Callers first
-    /// change the data.
+    /// Makes the thread in `keep` check the session and the leases by `moment`. Callers first make the change
+    /// that the thread is to see.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             let _state = self.state.lock(); // now the thread sleeps, or has yet to read the data
@@ -285,7 +285,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // In a round over all servers, an error from a server is kept over connection errors.
+                    // Of the errors in a round over all servers, one from a server outweighs connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -495,8 +495,7 @@ mod tests {
             // `timeout` locks the mutex, which a blocked write must not hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // Requests are still unsent, because the server has read nothing. A write that blocked would have
-        // failed in the middle of a request, and ended the connection.
+        // Requests are still unsent, because the server has read nothing.
         assert!(!session.state.lock().out.is_empty(), "the server read the whole request");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

@@ -10,8 +10,7 @@ use crate::tests::{Attempted, Open, Released, Said, soon};
 const SESSION: Duration = Duration::from_secs(3_600);
 const LOCK: &str = "/lock";
 
-/// The nodes of one lock, on a server that creates the first node and then closes the connection without a
-/// reply.
+/// The nodes of one lock, on a server that creates each node, but then closes the connection without a reply.
 #[derive(Default)]
 struct Nodes {
     names: Vec<String>,

@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
-/// Maximum number of abandoned connects that still run. Each ends with the time-out for an answer.
+/// Maximum number of abandoned connection attempts that still run. Each ends with the time-out for an answer.
 const MOST_LEFT: usize = 8;
 
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// 0.0.0.0 or :: for each family of the host, in the host's order; empty for a host with one address.
+    /// 0.0.0.0 or :: for each address family of the host, in its order; empty for a host with one address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_respects_the_deadline() {
+    fn connecting_to_a_silent_mysql_server_ends_by_the_deadline() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (dial, answer) = (dial(&BOTH[1..]), SOON);

@@ -151,8 +151,8 @@ impl Database for Mysql {
 }
 
 impl Mysql {
-    /// Ends a session that was given up, if it is still busy with its request. If it has been busy for less
-    /// time, a restarted server has given the number to another session, which stays.
+    /// Ends a session that was given up, if it is still busy with its request. A session that became busy
+    /// after `since` is another one, to which a restarted server gave the same number.
     fn end_given_up(&self, link: &mut MysqlConnection, session: u32, since: Moment) -> Answer<()> {
         let busy = link.number(&self.queries.session_busy, &Args::one("session", session))?;
         if busy.is_some_and(|busy| has_lasted_since(since, busy))

@@ -1,8 +1,8 @@
 //! The poller lock of a name: the client that has it polls this name often.
 //!
-//! These servers wake no waiters, so waiters poll every 50–100 ms. Of the clients that wait for a name, the
-//! one with the name's poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its own waiter when the lock
-//! is free. One thread and one connection of a client do this for all names. When the connection ends, the
+//! MySQL and MariaDB wake no waiters, so waiters poll every 50–100 ms. Of the clients that wait for a name,
+//! the one with the name's poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its own waiter when the
+//! lock is free. One thread and one connection of a client do this for all names. When the connection ends, the
 //! server frees its poller locks.
 //!
 //! The poller lock only adds wake-ups. Grants depend only on the lock's row, and all waiters keep polling.
@@ -55,7 +55,7 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name, never reported as working: waiters also poll by themselves.
+/// A channel for each name. None ever counts as working (`set_up`), so its waiters also poll by themselves.
 pub(super) type PollerHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {

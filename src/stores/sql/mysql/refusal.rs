@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_session_end_leaves_the_outcome_unknown() {
-        // Killed, shut down, a proxy's codes for a lost server, and an unknown code of class 08.
+        // A shutdown, two codes of a kill, a proxy's code for a lost server, and an unknown code of class 08.
         for (code, state) in
             [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]
         {

@@ -300,8 +300,8 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // This follows a statement's first use. This crate prepares no statement in a transaction, so a
-        // pooler left the open one.
+        // After a statement's first use, checks whether a transaction is open. A pooler left it open, because
+        // this crate prepares no statement in a transaction.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;

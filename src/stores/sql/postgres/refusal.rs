@@ -49,7 +49,7 @@ fn code_of(error: &Error) -> Option<&SqlState> {
     error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
 }
 
-/// Poolers answer so to a request that they do not support.
+/// Whether the error is a pooler's answer to a request that it does not support.
 pub(super) fn is_protocol_violation(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
 }
@@ -85,7 +85,7 @@ fn is_of_table(error: &Error) -> bool {
     })
 }
 
-/// As [`or_unheard`], for a change of a session's locks, which the server does not undo.
+/// As [`or_unheard`], for a session's locks: the server does not undo their change, so none is repeated.
 pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),

@@ -1,4 +1,4 @@
--- Adds a row for a lock, which is free. Does nothing if the lock has a row.
+-- Adds the row of a lock, as a free lock. Does nothing if the lock has a row.
 --
 -- :name
 -- Changes a row if there was none.

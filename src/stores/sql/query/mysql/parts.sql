@@ -4,8 +4,8 @@
 -- :realm: the table of locks, or '' for session locks
 
 -- {read_only}
--- Whether the server takes no writes. Applies to users with the right to write all the same (SUPER, READ ONLY ADMIN)
--- too, since only the primary may grant locks.
+-- Whether the server takes no writes. True also for users who may write nevertheless (SUPER, READ ONLY ADMIN), since only
+-- the primary may grant locks.
 (CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)
 
 -- {session_lock}

@@ -7,8 +7,8 @@
 name = ?3 AND token = ?4 AND owner = ?5 AND {remaining} > 0
 
 -- {rest_of_lease}
--- With {if_held_by_owner}, in which `wall` is now, and `rest` is what is left or the new lease, whichever is longer. The lease
--- ends 1 ms later (see {remaining}).
+-- Used with {if_held_by_owner}, where `wall` is the time now, and `rest` the remaining time or the new lease, whichever is
+-- longer. The lease ends 1 ms later (see {remaining}).
 expires_at = wall + 1 + rest, boot = coalesce(?1, ''), ends_up = ?2 + 1 + rest, lease_ms = rest
 
 -- {if_held_by_owner}
