@@ -44,7 +44,7 @@ impl EtcdStore {
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Reads a page of keys below `folder`. Returns the keys, and an empty page with the next cursor.
+    /// Reads a page of keys below `folder`. Returns them, and a page for the caller to fill, with its cursor.
     fn keys<T>(
         &self,
         folder: &str,
@@ -180,7 +180,7 @@ impl Directory for EtcdStore {
             page.requests += 2;
             match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
-                // Another program's key has the form of an owner's key.
+                // Leaves out a key of another program that has the form of an owner's key.
                 Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}
                 Err(failure) => return Err(failure),
             }

@@ -18,7 +18,7 @@ use crate::time::{Clock, Moment, window};
 
 /// Maximum number of unused leases kept for reuse.
 const MOST_IDLE: usize = 64;
-/// Longest time to live of a lease kept for reuse, in seconds.
+/// Longest time to live, in seconds, of a lease kept for reuse, so that unused leases end soon.
 const LONGEST_IDLE: u64 = 61;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,8 @@ use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 use crate::tests::{Attempted, Open, Released, Said, soon};
 
-/// So long that the spare second is less than 1 % of the lease, and each grant must keep its lease alive.
+/// So long that 1 % of the lease, by which a window is shorter, exceeds the spare second: each grant must
+/// renew its lease.
 const LEASE: Duration = Duration::from_secs(1_000);
 /// The id of a lease that this client did not grant.
 const STRANGE: i64 = 77;

@@ -1,9 +1,8 @@
 //! The connections to one database.
 //!
 //! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. If a server
-//! answers that it is read-only, all older connections are closed, since new ones may reach another server.
-//! Session locks' connections are outside the pool, and stay open, because closing them would free their
-//! locks. See docs/decisions/0035.
+//! answers that it is read-only, all older connections are closed. Session locks' connections are outside the
+//! pool, and stay open, because closing them would free their locks. See docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};

@@ -122,7 +122,7 @@ pub(super) trait Rows: Database {
 
     fn statements(&self) -> &Statements;
 
-    /// Refuses if the server is read-only for every user.
+    /// Refuses if the server is read-only, even if it lets this user write (MySQL).
     fn refuse_read_only(&self, _link: &mut Self::Link) -> Answer<()> {
         Ok(())
     }

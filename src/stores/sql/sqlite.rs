@@ -58,8 +58,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // The pool has one connection: threads queue in the pool, which wakes them; SQLite's queue for writers
-    // polls.
+    // All requests share one connection: threads wait for it in the pool, since SQLite's own waiting polls.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 

@@ -57,7 +57,7 @@ impl Trail {
         // A tick is at most half a session (`minSessionTimeout`), so the leader pings at least every quarter
         // of a session. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Of a longer gap only an eighth of a session counts: the leader may have stood still in the rest.
+        // Time between answers counts up to 1/8 of a session: the leader may have stood still for the rest.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));

@@ -63,7 +63,7 @@ pub(super) struct SessionState {
     last_transaction: i64,
     watches: CrowdMap<Box<str>, Vec<Arc<Channel>>>,
     pub(super) last_beat: Option<Moment>,
-    /// The number of failed connects since the last connection, and the last error.
+    /// The number of failed attempts to connect since the last connection; `trouble` is the last error.
     failures: usize,
     trouble: Option<Error>,
     is_down_reported: bool,
@@ -285,7 +285,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Of the errors in a round over all servers, one from a server outweighs connection errors.
+                    // Of the errors in a round over all servers, a server's outweighs connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;

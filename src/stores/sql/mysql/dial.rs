@@ -152,7 +152,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::Builder::new().spawn(move || {
-            // The server's error "Too many connections".
+            // The server answers with the error "Too many connections".
             let (mut client, _) = listener.accept().unwrap();
             client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
         });

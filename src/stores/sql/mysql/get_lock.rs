@@ -78,8 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`. If it was idle for less time than `left`, the number is another session's: a
-    /// restarted server repeats numbers.
+    /// Ends the session `left`. A session that became idle after `left` is another one, to which a restarted
+    /// server gave the same number.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;

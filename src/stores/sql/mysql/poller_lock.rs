@@ -2,8 +2,8 @@
 //!
 //! MySQL and MariaDB wake no waiters, so waiters poll every 50–100 ms. Of the clients that wait for a name,
 //! the one with the name's poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its own waiter when the
-//! lock is free. One thread and one connection of a client do this for all names. When the connection ends, the
-//! server frees its poller locks.
+//! lock is free. One thread and one connection of a client do this for all names. When the connection ends,
+//! the server frees its poller locks.
 //!
 //! The poller lock only adds wake-ups. Grants depend only on the lock's row, and all waiters keep polling.
 
@@ -122,7 +122,7 @@ impl PollerLocks {
             for (name, watched) in watched.iter_mut().filter(|(_, watched)| is_due(watched)) {
                 let entered = link.run(&self.queries.enter, &self.queries.of(name))?;
                 watched.id = entered.first().map_or(Ok(None), |entered| entered.maybe(0, Record::text))?;
-                // The pause is random, so that clients that began together do not stay together.
+                // The pause is random, so that clients that began together do not go on trying together.
                 watched.tries_at = now.plus(random_between((watched.pause / 2, watched.pause)));
                 watched.pause = (watched.pause * 2).min(TRIES_EVERY.1);
             }

@@ -300,7 +300,7 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // After a statement's first use, checks whether a transaction is open. A pooler left it open, because
+        // After a statement's first use, checks whether a transaction is open. That would be a pooler's:
         // this crate prepares no statement in a transaction.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();

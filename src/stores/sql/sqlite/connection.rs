@@ -90,7 +90,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // SQLite has one index per file in a process, so a new connection shares that of a stray one.
+        // In a process SQLite has one index per file, so beside a stray connection no new one is sound.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
