@@ -1,4 +1,4 @@
--- Parts of statements. Each part replaces its name in braces; the heads of the statements list parameters and Returns.
+-- Parts of statements: each part replaces its name in braces. The head of each statement says what the statement Returns.
 --
 -- :name  :token: whether it is a lock of get_token_lock  :owner  :lease_ms  :fenced
 -- :realm: the table of locks, or '' for session locks

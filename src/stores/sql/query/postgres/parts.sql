@@ -1,4 +1,4 @@
--- Parts of statements. Each part replaces its name in braces; the heads of the statements list parameters and Returns.
+-- Parts of statements: each part replaces its name in braces. The head of each statement says what the statement Returns.
 --
 -- $1 name  $2 token: whether it is a lock of get_token_lock  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
 -- $9 keeper: the channel of the client if it caches the lock  $10 client

@@ -2,7 +2,7 @@
 -- there that the client still waits. A client that recorded this within 2 s only reads. A notified client that finds the
 -- lock taken returns to its old place, before the others.
 --
--- A client that writes to the wait queue also writes to the lock's row, without changing it, so that no release misses it.
+-- A client that writes to the wait queue also writes to the lock's row, unchanged, so that no release misses the client.
 -- If the release comes first, this statement waits for its commit, and reports that the lock is no longer held. If the
 -- release began first but reaches the row later, it finds another version of the row than it saw, and changes nothing
 -- (free_unawaited.sql). The commit does not wait for the disk.

@@ -1,4 +1,4 @@
--- Parts of statements. Each part replaces its name in braces; the heads of the statements list parameters and Returns.
+-- Parts of statements: each part replaces its name in braces. The head of each statement says what the statement Returns.
 --
 -- ?1 boot: id of the machine's start  ?2 up_ms: milliseconds since then  ?3 name
 -- ?4 token: whether it is a lock of get_token_lock  ?5 owner  ?6 lease_ms
