@@ -44,7 +44,7 @@ impl EtcdStore {
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Reads a page of keys below `folder`. Returns them, and a page for the caller to fill, with its cursor.
+    /// Reads a page of keys below `folder`. Returns them, and a page to fill, with the next cursor.
     fn keys<T>(
         &self,
         folder: &str,

@@ -58,7 +58,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // All requests share one connection: threads wait for it in the pool, since SQLite's own waiting polls.
+    // Requests share one connection: threads wait for it in the pool, since SQLite's own waiting polls.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 

@@ -31,7 +31,7 @@ impl TlsMode {
     }
 
     /// The mode that the URL names, or its default: no TLS for a local server without TLS options, because
-    /// nothing leaves the machine; otherwise `VerifyFull`. Without TLS, `why` refuses TLS options.
+    /// nothing leaves the machine; otherwise `VerifyFull`. Without TLS, TLS options are refused with `why`.
     pub(super) fn or_default(
         said: Option<TlsMode>,
         is_here: bool,

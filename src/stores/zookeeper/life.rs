@@ -34,7 +34,7 @@ pub(super) struct Window {
     closed: AtomicBool,
 }
 
-/// The leader's answers on one connection. The server receives them, and the leader's pings, in order.
+/// The leader's answers on one connection. The client's server gets them, and the leader's pings, in order.
 ///
 /// Three requests, A, B and C, prove that the leader knows of A. If the leader pings the server between its
 /// answers to A and B, the server has reported A before it passes on the answer to B. The report may be lost

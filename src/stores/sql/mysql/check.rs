@@ -56,7 +56,7 @@ pub(super) fn tables(
         check(&seen)?;
     }
     if !seen.is_there {
-        // The table may exist, but be invisible to this user. Then a query of it fails with another error.
+        // The table may exist, but be invisible to this user. Then the server denies a query.
         return Err(match link.conn.query_drop(format!("SELECT 1 FROM {} LIMIT 0", table.name)) {
             Err(mysql::Error::MySqlError(error)) if error.code != NO_SUCH_TABLE => failed(error.into()),
             _ => Failure::Refused(no_table(options)),

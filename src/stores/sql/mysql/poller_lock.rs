@@ -55,7 +55,7 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name. None ever counts as working (`set_up`), so its waiters also poll by themselves.
+/// A channel for each name. None ever counts as working (`set_up`), so waiters also poll by themselves.
 pub(super) type PollerHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {
