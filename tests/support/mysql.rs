@@ -3,7 +3,7 @@
 //! `LEASEHOLD_MYSQLD` names the server program; without it, the program is found in `PATH` and `/usr/sbin`.
 //! The server refuses to run as root, so root starts it as `mysql` or `nobody`.
 
-use super::programs::{Running, in_a_folder, install, listens, own, prefix};
+use super::programs::{Running, in_a_folder, in_memory, install, listens, own, prefix};
 use super::server::{Port, in_path, make_certificates};
 use super::{eventually, missing};
 use mysql::Conn;
@@ -57,7 +57,7 @@ impl MysqlServer {
             missing("no MariaDB and no MySQL; ./check installs one");
             return None;
         };
-        let folder = tempfile::Builder::new().prefix("leasehold-mysql-").tempdir().unwrap();
+        let folder = in_memory();
         let users = "CREATE DATABASE IF NOT EXISTS locks;\n\
             CREATE USER IF NOT EXISTS admin@'%';\n\
             GRANT ALL ON *.* TO admin@'%' WITH GRANT OPTION;\n";

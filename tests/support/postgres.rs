@@ -3,7 +3,7 @@
 //! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, so root starts
 //! it as `postgres` or `nobody`.
 
-use super::programs::{Running, in_a_folder, install, listens, log_in, own, prefix};
+use super::programs::{Running, in_a_folder, in_memory, install, listens, log_in, own, prefix};
 use super::server::{Port, in_path, make_certificates};
 use super::{eventually, missing, run};
 use postgres::{Client, NoTls};
@@ -51,7 +51,7 @@ impl PostgresServer {
             missing("no PostgreSQL; ./check installs one");
             return None;
         };
-        let folder = tempfile::Builder::new().prefix("leasehold-postgres-").tempdir().unwrap();
+        let folder = in_memory();
         if tls {
             make_certificates(folder.path());
         }

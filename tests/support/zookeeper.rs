@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::programs::{Running, in_a_folder, listens};
+use super::programs::{Running, in_a_folder, in_memory, listens};
 use super::relay::{self, Act, Direction, Piece};
 use super::server::{Port, make_certificates};
 use super::{eventually, missing};
@@ -70,7 +70,7 @@ impl ZooKeeper {
         let mut servers: Vec<_> = (0..count)
             .map(|_| ZooKeeper {
                 process: None,
-                folder: tempfile::Builder::new().prefix("leasehold-zookeeper-").tempdir().unwrap(),
+                folder: in_memory(),
                 port: Port::claim(),
                 secure: tls.map(|_| Port::claim()),
                 _inner: [Port::claim(), Port::claim()],
