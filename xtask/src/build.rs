@@ -57,7 +57,8 @@ pub fn compile(job: &Job<'_>) -> bool {
 /// Renders the documentation as docs.rs does, and checks it.
 pub fn docs(job: &Job<'_>) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
-    let run = Run::cargo("doc --locked --no-deps --all-features")
+    // With the features of the whole workspace, so that the dependencies are those of part `compile`.
+    let run = Run::cargo("doc --locked --no-deps --workspace --all-features --lib")
         .with("RUSTDOC", here.join("scripts/rustdoc.sh").display().to_string())
         .with("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
     if !job.run(&run).good {
