@@ -135,8 +135,8 @@ fn other<'a>(users: &[&'a str]) -> Option<&'a str> {
     if is_root { users.iter().copied().find(|user| exists(user)) } else { None }
 }
 
-/// A folder in memory where there is room, and on disk otherwise. On a busy disk a commit may take seconds, which
-/// the stall meter would not notice; and on some disks a copy of a database's thousand files costs half a second.
+/// A folder in memory where there is room, and on disk otherwise. On a busy disk a commit may take seconds,
+/// which the stall meter would not notice. A copy of PostgreSQL's thousand files takes a tenth of the time.
 pub fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
     if has_room(memory)

@@ -1,7 +1,6 @@
 //! Builds the copy's test programs, and runs their tests with a time limit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -25,15 +24,14 @@ fn cargo(package: &Path, target: &Path, command: &str) -> Command {
         .env("CARGO_TARGET_DIR", target)
         .env_remove("SABOTAGE")
         .stderr(Stdio::inherit());
-    // Cargo set these for this program. Build scripts of dependencies would run again because of them, and again in
-    // the next command without them.
-    let set_for_this = std::env::vars_os().map(|(name, _)| name);
-    let is_of_a_package = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_"));
-    for name in set_for_this.filter(is_of_a_package) {
-        cargo.env_remove(name);
-    }
-    for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
-        cargo.env_remove(name);
+    // Cargo set these for this program. With them, build scripts of dependencies would run again.
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            cargo.env_remove(name);
+        }
     }
     cargo
 }
