@@ -188,14 +188,7 @@ impl LockClient {
     /// ```
     pub fn change_ring(&self, ring: Ring) -> Result<()> {
         self.engine.usable("change_ring")?;
-        match self
-            .engine
-            .store
-            .capabilities
-            .itself
-            .as_ref()
-            .and_then(|store| store.downcast_ref::<RingStore>())
-        {
+        match self.engine.store.downcast::<RingStore>() {
             Some(store) => store.change(ring),
             None => {
                 let words = "only a client made by LockClient::ring can change its ring";
@@ -616,14 +609,7 @@ impl MemoryStore {
     }
 
     fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a MemoryAccess> {
-        let access = client
-            .engine
-            .store
-            .capabilities
-            .itself
-            .as_ref()
-            .and_then(|store| store.downcast_ref::<MemoryAccess>());
-        let access = access.filter(|access| access.is_of(self));
+        let access = client.engine.store.downcast().filter(|access: &&MemoryAccess| access.is_of(self));
         access.ok_or_else(|| Error::invalid(action, "the client is not on this memory store"))
     }
 }

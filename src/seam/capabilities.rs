@@ -223,6 +223,10 @@ impl Deref for OpenStore {
 }
 
 impl OpenStore {
+    pub(crate) fn downcast<T: 'static>(&self) -> Option<&T> {
+        self.capabilities.itself.as_ref()?.downcast_ref()
+    }
+
     /// Sends an attempt without waiting, if the store supports [`Batches`]; otherwise waits for the answer.
     pub(crate) fn begin_attempt(
         &self,

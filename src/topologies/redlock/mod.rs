@@ -226,12 +226,9 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(self: Arc<Self>) -> Capabilities {
-        // All servers are Redis servers, so the capabilities of any are valid for all.
-        let first = self.members().next().map(|member| &member.store.capabilities);
-        let (poll_every, can_expire_in) = match first {
-            Some(first) => (first.poll_every, first.can_expire_in),
-            None => ((|_| SPLIT_PAUSE) as fn(Kind) -> _, true),
-        };
+        // All servers are Redis servers, so the capabilities of any are valid for all. A majority is connected.
+        let first = self.members().next().map(|member| member.store.capabilities.clone());
+        let Capabilities { can_expire_in, poll_every, .. } = first.unwrap_or_default();
         Capabilities {
             can_expire_in,
             poll_every,
