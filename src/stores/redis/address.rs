@@ -33,7 +33,7 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// Maximum number of connects that may reach replicas: a host name may stand for a master and its replicas.
+/// Maximum number of connects until one reaches the master: a host name may stand for its replicas too.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {

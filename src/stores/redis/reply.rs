@@ -143,12 +143,12 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// The error for an error reply. Redis 6.2 packs an error in a script into another one; the inner counts.
+/// The error for an error reply. Redis 6.2 wraps a script's error in another one; the inner one counts.
 pub(super) fn refusal(error: &ServerError) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text);
     let said = said(error.code(), text);
-    // For NOAUTH, the server's text is long, and about its own commands.
+    // The server's text for NOAUTH is left out: it is long, and about the server's own commands.
     let words = if error.code() == "NOAUTH" {
         words.to_owned()
     } else {

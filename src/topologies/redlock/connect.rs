@@ -142,7 +142,7 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use; after `connect`, which compares all, not if another node is the same server.
+    /// Takes a server into use, unless another node is the same server. (`connect` compares the first ones.)
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

@@ -303,7 +303,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "the server is to forget the hold");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // The third node's answer to an earlier round must not cancel its newer restore.
+        // The end of an earlier clean-up on the third node must not cancel a newer restore there.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

@@ -180,7 +180,7 @@ fn an_undo_is_complete_only_when_all_servers_confirm() {
     for server in servers.iter().take(2) {
         server.cleanups.say(freed);
     }
-    // The third server gave no answer and may still execute the request, so the clean-up is not finished.
+    // The third server had nothing to free. A late grant may still come there, so the clean-up goes on.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
 }
 
@@ -458,7 +458,7 @@ fn a_server_silent_at_the_start_joins_later() {
     eventually(|| redlock.monitor.nodes[2].is_ready());
 }
 
-/// A server in whose time the lease has ended, though the lock's record exists, tells no remaining time.
+/// A server on whose clock the lease has ended, though the lock's record exists, reports no remaining time.
 #[test]
 fn a_server_that_tells_no_remaining_time_does_not_hide_that_of_the_others() {
     let (redlock, servers) = redlock();

@@ -4,7 +4,7 @@
 //! their slots. Each member is used like a single server. A member without the slot changes nothing and names
 //! the right member, to which the request is then sent. A request without an answer is not sent again.
 //!
-//! Long because each method of the store trait must find the member of its slot.
+//! This file is long because each method of the store trait must find the member of its slot.
 
 mod directory;
 pub(super) mod slots;
@@ -44,7 +44,7 @@ use crate::time::{Clock, Moment};
 /// Maximum number of redirects for one request. A slot that moves causes fewer.
 const MOST_REDIRECTS: usize = 4;
 
-/// How long the member with the format number (`seam/format.rs`) is not asked again after no answer.
+/// How long the client waits until it asks a silent member for the format number (`seam/format.rs`) again.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct ClusterStore {
@@ -226,7 +226,7 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Does not follow unanswered releases as `place` does: batches use another connection anyway.
+        // Does not use `place`: on their own connection, batches keep no order with releases anyway.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -466,7 +466,7 @@ impl WaitQueues for ClusterStore {
         self.topology.settings.queues_refused.stands(|| Clock::System.now())
     }
 
-    /// Tells only the member last known to have the slot. Elsewhere the place expires.
+    /// Asks only the member last known to have the slot. On any other member, the client's place expires.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_wait_queue(claim, deadline);

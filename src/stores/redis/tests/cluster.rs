@@ -27,7 +27,7 @@ struct Shared {
     /// This member's answer to CLUSTER SLOTS: for each range of slots, the first, the last, and the member's
     /// port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
-    /// The key, or the first word, of each command received after the handshake.
+    /// `ASKING`, and the fourth word of each other command after the handshake: a script's first key.
     asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
@@ -188,7 +188,7 @@ fn circular_redirections_end_with_nothing_done() {
     assert!((2..10).contains(&here.asked().len()), "{:?}", here.asked());
 }
 
-/// The waiter that reads this error keeps waiting.
+/// The refusal is retryable, so the waiter that reads it keeps waiting.
 #[test]
 fn a_hand_off_in_a_moved_slot_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -335,7 +335,7 @@ fn a_hanging_look_up_respects_the_deadline() {
         let deadline = Clock::System.after(Duration::from_secs(2));
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
         assert!(error.is_retryable(), "{error}");
-        // The deadline ends the redirects, which would go on for ever.
+        // The deadline ends the look-up, which would go on for ever.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
     }
 }

@@ -213,7 +213,7 @@ fn an_unawaited_release_sends_the_whole_script_if_unloaded() {
         assert!(is_freed());
     }
     // A renewal gets NOSCRIPT on its own connection. The next release, on the other connection, must then
-    // send its body.
+    // send the script's body.
     store.attempt(&me, 1, soon()).granted();
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
     assert!(renewed());

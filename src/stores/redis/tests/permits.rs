@@ -234,7 +234,7 @@ fn permits_are_queried_and_released_by_id() {
     }
     let me = take(&store, Claim { units: 2, ..of(Kind::Permits) });
     let ids = [me.owner.permit(0), me.owner.permit(1)];
-    // Redisson writes this for a permit without a lease.
+    // Redisson writes 922337203685477 as the end of a permit without a lease.
     let endless = *b"0123456789abcdef";
     server.run(&["ZADD", OUT, "922337203685477", "0123456789abcdef"]);
     assert_eq!(ask(&Counting::AskLease(endless)), Some(-1));
@@ -314,7 +314,7 @@ fn an_answered_permit_release_leaves_no_record() {
     server.run(&["SET", "k", "2"]);
     freed(&store, &permit);
     eventually(|| commands() == 0);
-    // The client shuts down right after the drop.
+    // The client shuts down right after it has sent the release.
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));

@@ -183,7 +183,7 @@ fn a_refused_subscription_stays_down_and_is_reported_once() {
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
 }
 
-/// The user gets the right while a waiter listens, and the client soon subscribes again.
+/// The user gets the right while a waiter listens. The client later subscribes again.
 #[test]
 fn a_refused_subscription_is_retried() {
     let server = Server::start(&[]);
@@ -191,7 +191,7 @@ fn a_refused_subscription_is_retried() {
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
-    // `rules` would reset the user, which ends its connections. This command only adds rights.
+    // `Server::user` would reset the user, which ends its connections. This command only adds rights.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     let channels = || &store.server.subscriber.state;
     for entry in channels().lock().channels.values_mut() {
@@ -206,7 +206,7 @@ fn a_refused_subscription_is_retried() {
     assert!(!listening.is_refused());
 }
 
-/// A member without the channel's slot gives this answer while slots move.
+/// A cluster's member without the channel's slot answers MOVED.
 #[test]
 fn a_redirected_subscription_does_not_count_as_refused() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -313,7 +313,6 @@ fn a_silent_subscription_connection_is_abandoned() {
     eventually(|| fake.connects() >= 3);
 }
 
-/// Bytes that never complete a reply are no sign of life.
 #[test]
 fn bytes_that_never_complete_a_reply_count_as_silence() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
@@ -435,8 +434,8 @@ fn many_megabytes_of_subscriptions_all_succeed() {
     all_of_many_stand(&server.options());
 }
 
-/// Checks that megabytes of subscriptions all succeed, although the reading thread's own checks come too
-/// late.
+/// Checks that megabytes of subscriptions all succeed, though the reading thread's time-outs are too long to
+/// help.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let late = Duration::from_secs(60);
     let Subscribes(subscriber) = &subscriber(options, late, late);
