@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_derived_as_redisson_does() {
+    fn keys_and_channels_are_named_as_in_redisson() {
         assert_eq!(channel("lk"), "redisson_lock__channel:{lk}");
         assert_eq!(fence_counter("lk"), "redisson_lock_token:{lk}");
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_read() {
+    fn moved_and_ask_errors_are_parsed_as_redirects() {
         let read = |line: &str| {
             let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
             Redirect::of(&refusal(&accepted(reply).unwrap_err())).cloned()
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_error_explains_the_reason() {
+    fn a_wrong_type_error_says_what_the_key_may_hold() {
         let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
         let error = accepted(reply).unwrap_err();
         assert!(refusal(&error).to_string().contains("a token lock, a plain SET lock"));

@@ -460,7 +460,7 @@ fn a_server_silent_at_the_start_joins_later() {
 
 /// A server on whose clock the lease has ended, though the lock's record exists, reports no remaining time.
 #[test]
-fn a_server_that_tells_no_remaining_time_does_not_hide_that_of_the_others() {
+fn a_missing_remaining_time_does_not_hide_that_of_others() {
     let (redlock, servers) = redlock();
     let left = [None, Some(Duration::from_secs(20)), Some(Duration::from_secs(10))];
     for (server, remaining) in servers.iter().zip(left) {

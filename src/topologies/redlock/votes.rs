@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fence_is_the_greatest_that_was_granted() {
+    fn the_greatest_token_of_the_granting_servers_counts() {
         let votes = Votes(vec![granted(3), busy(1), granted(9), granted(4), failed(ErrorKind::TimedOut)]);
         assert_eq!((votes.granted(), votes.fencing_token()), (3, Some(FencingToken::new(9))));
     }

@@ -142,7 +142,7 @@ mod tests {
     use crate::stores::redis::keys;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn key_slots_match_the_cluster_specification() {
         // 0x31c3 is the check value of CRC16/XMODEM. The other values are answers of CLUSTER KEYSLOT.
         for (key, expected) in [
             ("123456789", 0x31c3 % SLOTS),

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinels_password_comes_from_the_file() {
+    fn a_sentinels_changed_password_is_read_from_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let (file, socket) = (folder.path().join("password"), folder.path().join("s.sock"));
         std::fs::write(&file, "old\n").unwrap();

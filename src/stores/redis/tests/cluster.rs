@@ -132,7 +132,7 @@ fn freed() -> Option<String> {
 }
 
 #[test]
-fn a_redirection_is_followed_once() {
+fn a_redirected_request_is_sent_to_the_named_member() {
     let there = FakeMember::start(|_| granted());
     let port = there.port;
     for redirect in ["MOVED", "ASK"] {
@@ -304,7 +304,7 @@ fn several_members_are_asked_for_slots() {
 }
 
 #[test]
-fn sharded_messages_are_refused_by_servers_without_them() {
+fn sharded_messages_are_an_error_on_servers_without_them() {
     let old = FakeMember::start(|_| None);
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {
@@ -322,7 +322,7 @@ fn sharded_messages_are_refused_by_servers_without_them() {
 }
 
 #[test]
-fn a_hanging_look_up_respects_the_deadline() {
+fn a_hanging_host_look_up_respects_the_deadline() {
     for redirect in ["MOVED", "ASK"] {
         let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
         let (_never, nothing) = bounded::<()>(0);

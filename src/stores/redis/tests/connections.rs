@@ -423,7 +423,7 @@ fn tcp_works_as_a_unix_socket_does() {
 
 /// If one address leads to a master and its replicas, each connection may reach another server.
 #[test]
-fn a_connection_to_a_replica_closes_no_other() {
+fn connecting_is_repeated_until_a_master_answers() {
     const REPLICA: Act = Act::Say(
         "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$7\r\nreplica\r\n",
     );

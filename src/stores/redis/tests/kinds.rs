@@ -189,7 +189,7 @@ fn a_fair_locks_dead_waiters_are_skipped() {
 /// Regression: the times of waiters moved hours into the future, or into the past, as other waiters came and
 /// left.
 #[test]
-fn the_times_of_fair_waiters_do_not_drift() {
+fn fair_waiters_timeouts_do_not_drift() {
     let (server, store) = served();
     let holder = of(Kind::Fair);
     store.attempt(&once(&holder), 1, soon()).granted();
@@ -326,7 +326,7 @@ fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
 }
 
 #[test]
-fn a_fair_lock_can_be_reentered_renewed_and_forced() {
+fn a_fair_lock_can_be_reentered_and_force_unlocked() {
     let (server, store) = served();
     let (holder, waiter) = (of(Kind::Fair), of(Kind::Fair));
     assert_eq!(store.attempt(&holder, 2, soon()).done(), Attempt::Lost);

@@ -195,7 +195,7 @@ fn old_permits_do_not_enter_a_new_semaphore() {
 }
 
 #[test]
-fn releases_do_not_revive_a_semaphore() {
+fn releases_do_not_revive_a_deleted_semaphore() {
     let (server, store) = served();
     // Redisson or an operator deletes the semaphore's key while permits are acquired.
     set_up(&store, Kind::Permits, 3);

@@ -251,7 +251,7 @@ fn a_key_of_another_type_is_reported_and_kept() {
 }
 
 #[test]
-fn a_lock_is_inspected_and_forced() {
+fn a_lock_is_inspected_and_force_unlocked() {
     for (kind, levels) in [(Kind::Mutex, 2), (Kind::Token, 1)] {
         let (server, store) = served();
         let me = claim(kind, "lk", 30_000);

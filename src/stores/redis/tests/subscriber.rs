@@ -87,7 +87,7 @@ fn all_listeners_share_one_subscription_on_one_connection() {
 }
 
 #[test]
-fn a_subscription_ends_an_unsubscribe_delay_after_its_last_listener() {
+fn a_subscription_outlasts_its_last_listener_by_the_unsubscribe_delay() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::from_millis(100));
     let (waker, woken) = waker();

@@ -163,7 +163,7 @@ fn a_try_takes_a_reserved_lock() {
 }
 
 #[test]
-fn reservations_last_only_briefly() {
+fn an_overlong_reservation_is_ignored() {
     let (server, store) = served();
     // A promoted replica whose clock is behind could have a reservation as long as this.
     server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
