@@ -136,7 +136,7 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // If the last leader woke this thread to lead the next round, this thread wakes another.
+                // This thread gives up. If the last leader woke it to lead the next round, another must lead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }

@@ -42,7 +42,7 @@ pub(crate) struct RedisStore {
     may_store_format: bool,
     /// Whether the server had a format number at the first request. Empty before that.
     had_format: OnceLock<bool>,
-    /// Why the directory's last entry was not written, if its writer did not wait.
+    /// The error of the last write of this client's directory entry, if the writer did not wait for it.
     pub(super) failed_entry: Arc<Mutex<Option<Error>>>,
 }
 
@@ -305,7 +305,7 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // `None`: no repetition after NOSCRIPT, because the client may be in the queue again by then.
+            // `None`: not sent again after NOSCRIPT, because the client may be in the queue again by then.
             connections.post(command, deadline, None, take);
         }
     }

@@ -52,7 +52,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // If a very short lease made the time-out shorter still, a healthy node would count as silent.
+        // With an even shorter time-out, for a very short lease, a healthy node would count as silent.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(SHORTEST_NODE_TIMEOUT));
         deadline.min(Clock::System.after(timeout))
     }

@@ -51,7 +51,7 @@ pub(super) struct NodeMonitor {
     pub(super) restores: Restores,
     /// Requests an early renewal of all holds, after a server returned or a hold was restored.
     pub(super) renew_early: AtomicBool,
-    /// Each server's first connection. The outer `None`: `Redlock::connect` has read the outcomes.
+    /// The outcome of each server's first connect. The outer `None`: `Redlock::connect` has read them all.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,

@@ -36,7 +36,7 @@ enum State {
     Asked(Moment),
     /// The moment of the restore, and the end of the lease.
     Restored(Moment, Moment),
-    /// So many clean-ups of this claim are under way.
+    /// The number of clean-ups of this claim that are under way.
     CleaningUp(u32),
 }
 
@@ -114,7 +114,7 @@ impl Restores {
         }
     }
 
-    /// Notes that a clean-up is finished. After the last one the server counts again: no request can be late.
+    /// Notes that a clean-up is finished. After the last, the server counts again: no request can come late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::CleaningUp(times) if *times > 1 => {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreachable_server_is_restored_by_a_later_renewal() {
+    fn an_unreachable_server_gets_its_restore_after_a_later_renewal() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         for is_ready in [false, true] {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn later_answers_do_not_cancel_undoing_a_doubtful_grant() {
+    fn later_answers_do_not_cancel_the_clean_up_of_a_grant() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);

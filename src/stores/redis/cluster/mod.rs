@@ -93,8 +93,8 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses a format number other than this version's, or stores this version's. If the member with the
-    /// number does not answer, the client starts anyway, and asks again before later attempts.
+    /// Refuses a stored format number other than this version's. If none is stored, stores this version's. If
+    /// the member does not answer, the client starts anyway, and asks again before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
@@ -207,7 +207,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script used a key, not among KEYS, that has moved. Changes made before remain.
+            // The script failed at a key, not among KEYS, that has moved. Its earlier changes remain.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }

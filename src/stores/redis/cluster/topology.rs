@@ -183,7 +183,7 @@ impl Topology {
     pub(super) fn moved(&self, endpoint: &Endpoint) {
         self.doubt();
         if let Some(mut look) = self.look.try_lock() {
-            // The new member of a slot learns of the move first.
+            // The new member of a slot learns of the move first, so the reload asks this member first.
             look.first = Some(endpoint.clone());
         }
     }

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn no_connection_exists_during_a_promotion() {
+    fn a_promotion_closes_and_refuses_connections_to_the_master() {
         let sentinels = sentinels(3);
         assert!(sentinels.learn(&master(4, "a")));
         let (stream, server) = connection();
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_outside_the_allowed_hosts_gets_nothing() {
+    fn a_master_outside_the_allowed_hosts_is_not_connected_to() {
         let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         there.set_nonblocking(true).unwrap();
         let (address, _listener) = naming("localhost", there.local_addr().unwrap().port());

@@ -176,7 +176,7 @@ fn an_entry_on_a_moving_slot_is_written_behind_asking() {
 }
 
 #[test]
-fn circular_redirections_end_with_nothing_done() {
+fn circular_redirections_end_with_a_retryable_error() {
     let port = Arc::new(Mutex::new(0_u16));
     let named = Arc::clone(&port);
     let here = FakeMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{}\r\n", named.lock())));
@@ -208,7 +208,7 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
 /// The script of a read-write lock chooses keys itself. It may have changed some before it finds one that has
 /// moved.
 #[test]
-fn an_interrupted_script_is_harmless_only_if_it_reads() {
+fn an_interrupted_script_has_unknown_outcome_unless_it_only_reads() {
     let here = FakeMember::start(|_| {
         let words =
             "Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.";
@@ -231,7 +231,7 @@ fn an_interrupted_script_is_harmless_only_if_it_reads() {
 /// If requests did not follow the release, an attempt of this owner could find its old hold at the new
 /// member, and then lose it to the late release.
 #[test]
-fn requests_wait_behind_an_unanswered_release() {
+fn requests_follow_an_unanswered_release_to_the_old_member() {
     let there = FakeMember::start(|_| granted());
     let here = FakeMember::start(|_| None);
     let store = here.store();
@@ -288,7 +288,7 @@ fn a_hanging_member_delays_no_other_renewal() {
 }
 
 #[test]
-fn several_members_are_asked_for_slots() {
+fn a_slot_map_reload_asks_members_in_turn() {
     let there = FakeMember::start(|_| granted());
     let here = FakeMember::start(|_| None);
     let gone = FakeMember::start(|_| None);

@@ -228,7 +228,7 @@ fn an_unawaited_release_sends_the_whole_script_if_unloaded() {
     assert!(is_freed());
 }
 
-/// The server ran nothing, and the second connection logs in again.
+/// NOAUTH means that the server ran nothing. The client logs in over a new connection, and asks again.
 #[test]
 fn a_request_refused_for_an_expired_login_is_resent() {
     type Ask = fn(&RedisStore, &Claim) -> bool;
@@ -317,7 +317,7 @@ fn a_large_pool_is_allocated_on_demand() {
 }
 
 #[test]
-fn after_closing_nothing_is_sent() {
+fn a_closed_store_sends_nothing() {
     let (server, store) = served();
     let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     store.close();
@@ -369,8 +369,8 @@ fn connect_errors_name_their_cause_at_once() {
 fn a_server_at_its_client_limit_gives_a_busy_error() {
     for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
         let server = Server::start(settings);
-        // The reply shows that this client is connected, so the next one exceeds the limit. Retried, because
-        // the harness's own connection may still be open.
+        // The reply shows that this client is connected, so the next one exceeds the limit. The test retries,
+        // because the harness's own connection may still be open.
         let only = || {
             let mut only = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
             only.write_all(b"PING\r\n").unwrap();

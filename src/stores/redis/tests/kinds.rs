@@ -186,8 +186,7 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     assert_eq!(server.keys(), ["k"]);
 }
 
-/// Regression: the times of waiters moved hours into the future, or into the past, as other waiters came and
-/// left.
+/// Regression: the times in `TIMEOUTS` moved hours into the future or the past as waiters came and left.
 #[test]
 fn fair_waiters_timeouts_do_not_drift() {
     let (server, store) = served();
@@ -564,7 +563,7 @@ const ALIVE: &str = "leasehold_condition_heartbeat:{k}";
 const NOTIFIED: &str = "leasehold_condition_notified:{k}";
 
 #[test]
-fn an_unnoticed_condition_notification_goes_to_the_next_waiter() {
+fn an_unread_condition_notification_goes_to_the_next_waiter() {
     let (server, store) = served();
     let waiters: Vec<Claim> = (0..4).map(|_| of(Kind::Signal)).collect();
     for waiter in waiters.iter().chain(&waiters) {

@@ -182,7 +182,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
 }
 
 #[test]
-fn old_permits_do_not_enter_a_new_semaphore() {
+fn a_deleted_semaphores_permits_do_not_enter_a_new_one() {
     let (server, store) = served();
     set_up(&store, Kind::Permits, 1);
     store.attempt(&for_ms(&of(Kind::Permits), 50), 1, soon()).granted();

@@ -79,8 +79,7 @@ fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     }
 }
 
-/// Acquired permits expire together with their semaphore. Their number and the semaphore's count always
-/// agree.
+/// Acquired permits expire together with their semaphore. Their number plus its count is constant.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \

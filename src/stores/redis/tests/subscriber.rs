@@ -265,7 +265,7 @@ fn an_overlong_message_costs_a_reconnect() {
 }
 
 #[test]
-fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
+fn closing_twice_ends_the_subscribers_thread_and_connection() {
     let (server, store) = served();
     let (listening, woken) = listens(&store);
     store.close();
@@ -367,14 +367,14 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
     eventually(|| fake.commands() == 1);
     let before = Clock::System.now();
     subscriber.0.close();
-    // Connecting would take three seconds.
+    // The connect would time out only after three seconds.
     assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
 }
 
 /// A read with a time-out fails with EINTR when the process is stopped and continued, and sometimes when a
 /// child ends. Neither may cause a reconnect.
 #[test]
-fn the_subscription_survives_a_short_stop_of_the_process() {
+fn a_subscription_survives_a_short_stop_of_its_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
     if std::env::var_os(ALONE).is_none() {
         // The test stops its own process, so it runs in a child process: other tests measure time.

@@ -227,7 +227,7 @@ fn a_release_skips_a_thousand_queued_clients_without_subscription() {
 /// Silent clients are removed even if they have a subscription, because a host that lost power leaves one
 /// behind.
 #[test]
-fn silent_clients_leave_the_wait_queue() {
+fn silent_clients_are_removed_from_the_wait_queue() {
     let (server, store) = served();
     let [_holder, long, new] = held(&store);
     queued(&store, &long);
@@ -334,7 +334,7 @@ fn a_leaving_client_passes_its_reservation_on() {
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
-    // The notified client has gone. The lock is free, and passes to the next client.
+    // The lock is free when the notified client leaves, so the next one is notified.
     server.run(&["DEL", "k"]);
     server.run(&["ZREM", LINE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
