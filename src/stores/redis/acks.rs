@@ -185,7 +185,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // TOUCH is sent with its body: after NOSCRIPT it would be sent again, too late for the WAIT behind it.
+        // TOUCH is sent with its body: after NOSCRIPT it would be sent again, too late for the WAIT below.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {

@@ -1,10 +1,10 @@
 //! Notifications, over one subscriber connection for each client and server: the *hub* of `seam::hub`.
 //!
-//! A thread that subscribes adds the command to the outbox under the mutex of the hub's state. The thread then
-//! unlocks the mutex, and writes as much as the socket accepts at once: every attempt and release needs the
-//! mutex, so a server that does not read must not block a thread that has it. One thread reads, and writes
-//! the rest once the server has sent something. Replies come in the order of the commands, with messages
-//! between them, so the queue of sent commands shows what each reply answers.
+//! A thread that subscribes adds the command to the outbox under the mutex of the hub's state. The thread
+//! then unlocks the mutex, and writes as much as the socket accepts at once: every attempt and release needs
+//! the mutex, so a server that does not read must not block a thread that has it. One thread reads, and
+//! writes the rest once the server has sent something. Replies come in the order of the commands, with
+//! messages between them, so the queue of sent commands shows what each reply answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -329,8 +329,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
                 hub.report_up(&mut state);
             }
-            // The reply confirms the last of the channel's subscriptions. Checks under the mutex that no other
-            // subscriber has taken over the channel meanwhile. Pairs with `Subscriber::part_with`.
+            // The reply confirms the last of the channel's subscriptions. Checks under the mutex that no
+            // other subscriber has taken over the channel meanwhile. Pairs with `Subscriber::part_with`.
             if let Some(entry) = state.channels.get_mut(channel.channel())
                 && Arc::ptr_eq(&entry.channel, &channel)
                 && entry.refused.is_none()

@@ -85,7 +85,6 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
-        // Stores the format number (`seam/format.rs`) on each node, by a deadline of its own.
         for member in nodes.iter().filter_map(|node| node.member.get()) {
             member.store_format(Clock::System.after(self.monitor.node_timeout))?;
         }

@@ -320,7 +320,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Reads only what has arrived: a time-out at this deadline would fail waiters with later ones.
+                // Reads only what has come: a time-out at this deadline would fail waiters with later ones.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -374,8 +374,8 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // The flag is set before this thread tries to lock `reading`: see the invariant at the head of
-                // this file. Pairs with `pass_on`.
+                // The flag is set before this thread tries to lock `reading`: see the invariant in the head
+                // of this file. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
@@ -418,7 +418,7 @@ impl SharedConnection {
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may be late here, though its reply came in time.
+            // A thread that waits for several servers in turn may be late, though its reply came in time.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;

@@ -112,7 +112,6 @@ fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<
                 Some("+OK\r\n".to_owned())
             }
             _ => {
-                // The first key of the script.
                 shared.asked.lock().push(word(3));
                 says(&word(3))
             }
