@@ -44,7 +44,7 @@ pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
     refused_by("the server does not let this user run scripts, which all locks need", error).during("connect")
 }
 
-/// The key of the format number has the prefix of clients' entries in the directory, so that it needs no
+/// The key of the format number has the prefix of clients' entries in the directory, so that users need no
 /// further right. A client's id is a UUID, so no entry has this key.
 pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())

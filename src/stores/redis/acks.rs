@@ -1,8 +1,8 @@
 //! Grants that count only after replicas have acknowledged them, or append-only files contain them.
 //!
-//! Grants are sent over the shared connection. WAIT is not, because it blocks its connection until the
-//! replicas have all that the server had written. One WAIT serves all grants before it: a *round*. Grants
-//! that come meanwhile gather for the next round, which the thread of one of them *leads*.
+//! Grants are sent over the shared connection, but WAIT over a pooled one, because WAIT blocks its connection
+//! until the replicas have all earlier writes. One WAIT serves all grants before it: a *round*. Grants that
+//! come meanwhile gather for the next round, which the thread of one of them *leads*.
 //!
 //! WAIT counts from the last write of its own connection, so a round first writes something
 //! (`lua/touch.lua`). After a failover, the connection may lead to a server that has not granted the locks,
@@ -29,7 +29,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::time::{Clock, Moment, millis};
 
-/// After this time without an acknowledgement, the thread asks by ROLE whether a replica is connected at all.
+/// If WAIT counts too few acknowledgements within this time, the leader asks by ROLE for connected replicas.
 const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
@@ -57,7 +57,7 @@ struct Waiter {
 
 pub(crate) struct Grant {
     pub(crate) lock: Arc<LockName>,
-    /// Asks whether the server has the grant; the reply is then `expected`.
+    /// Asks whether the server has the grant; if so, the reply is `expected`.
     pub(crate) check: Command,
     pub(crate) expected: Value,
     /// Releases the grant, and all other locks that the same request acquired.
@@ -82,7 +82,7 @@ impl Acks {
         })
     }
 
-    /// Waits until the grant has its copies. If the time ends before that, undoes the grant.
+    /// Waits until the grant has its copies. If that fails, undoes the grant.
     pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
         self.wait_for_copies(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),
@@ -99,7 +99,7 @@ impl Acks {
     /// As [`confirm`](Self::confirm), without undoing the grant.
     pub(crate) fn wait_for_copies(&self, grant: &Grant, deadline: Moment) -> Result<()> {
         let begun = Clock::System.now();
-        // WAIT gets nine tenths of the time; the rest is for later replies.
+        // At least a tenth of the time is left for WAIT's reply, and for undoing the grant.
         let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
         let until = begun.plus(limit);
         loop {
@@ -136,7 +136,7 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // If the last leader woke this thread to lead the next round, this thread wakes another.
+                // This thread gives up. If the last leader woke it to lead the next round, another must lead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }
@@ -185,7 +185,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // The script is sent with its body: after NOSCRIPT it would be sent again, behind the WAIT.
+        // TOUCH is sent with its body: after NOSCRIPT it would be sent again, too late for the WAIT below.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
@@ -245,7 +245,7 @@ impl Acks {
         }))
     }
 
-    /// At least 1 ms, because WAIT takes 0 as no limit.
+    /// WAIT's limit is at least 1 ms, because 0 would mean no limit.
     fn wait(&self, within: Duration) -> Command {
         Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
     }
@@ -254,7 +254,7 @@ impl Acks {
         self.is_alone.store(is_alone, Ordering::SeqCst);
         if self.is_reported.swap(is_alone, Ordering::SeqCst) != is_alone {
             let server = Arc::clone(&self.server);
-            // Never dropped, because each change is reported once.
+            // `observe_later` drops no report, and no second report of this change would follow.
             self.reporter.observe_later(move |observer| {
                 let server = &*server;
                 let event =
@@ -309,7 +309,7 @@ enum Seen {
     Somebody,
 }
 
-/// Reads the reply to ROLE. `None` if the server does not answer it.
+/// Reads the reply to ROLE. `None` if the server refuses ROLE.
 fn replicas_in(role: Option<Value>) -> Option<Seen> {
     let Some(Value::Array(parts)) = role else { return None };
     let Some(Value::Array(replicas)) = parts.get(2) else { return None };

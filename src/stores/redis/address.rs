@@ -33,7 +33,7 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// Maximum number of connects that may reach replicas: a host name may stand for a master and its replicas.
+/// Maximum number of connects until one reaches the master: a host name may stand for its replicas too.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_read() {
+    fn login_place_and_database_are_read_from_a_redis_url() {
         let read = address("redis://me:p%40ss@example.org:7000/3").unwrap();
         assert_eq!(read.target.to_string(), "example.org:7000");
         assert_eq!(read.login.username.as_deref(), Some("me"));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_of_sentinels_is_read() {
+    fn login_places_and_master_are_read_from_a_sentinel_url() {
         let (read, sentinels) =
             sentinels("redis-sentinel://me:p%40ss@one.example:7000,10.0.0.2,[::1],[::2]:7001/my.master-1/3");
         assert_eq!(sentinels.name, "my.master-1");
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinel_credentials_are_sent_to_sentinels_only() {
+    fn sentinel_credentials_are_refused_without_a_sentinel_url() {
         let options = ServerOptions {
             url: "redis://localhost".to_owned(),
             sentinel_password: Some("S3CR3T".to_owned()),

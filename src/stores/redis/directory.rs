@@ -153,14 +153,14 @@ fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
 }
 
 impl Directory for RedisStore {
-    /// Uses the shared connection, so that renewals never wait for the entry. A thread whose deadline passes
-    /// while it waits ends this connection, and with it the requests of other threads.
+    /// Uses the shared connection, so that renewals never wait for the entry. Seldom waits for the reply: at
+    /// its deadline a waiting thread ends this connection, and with it the requests of other threads.
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
         let failed = self.failed_entry.lock().take();
         self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet
         let Entry { client, text, lease, is_awaited } = entry;
         let put = Command::new("SET").arg(entry_key(client)).arg(text).arg("PX").arg(millis(lease).max(1));
-        // ASKING goes before requests that are awaited only.
+        // ASKING can precede only requests whose reply is awaited.
         if is_awaited || self.server.connections.asking {
             return self.ask_plain(put, deadline).map(drop);
         }

@@ -33,7 +33,7 @@ pub(super) fn rw_channel(lock: &str) -> String {
     before(Part::RwChannel, lock)
 }
 
-/// The prefix of an owner's read markers, which end in 1, 2, …
+/// The prefix of an owner's read markers. The number of the level follows: 1, 2, …
 pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
     format!("{}:{owner}{}", in_braces(lock).concat(), Part::RwMarker.text())
 }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_derived_as_redisson_does() {
+    fn keys_and_channels_are_named_as_in_redisson() {
         assert_eq!(channel("lk"), "redisson_lock__channel:{lk}");
         assert_eq!(fence_counter("lk"), "redisson_lock_token:{lk}");
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");

@@ -1,10 +1,10 @@
 //! Notifications, over one subscriber connection for each client and server: the *hub* of `seam::hub`.
 //!
-//! A thread that subscribes adds the command to the outbox under the mutex. The thread then unlocks the
-//! mutex, and writes as much as the socket accepts at once: every attempt and release needs the mutex, so a
-//! server that does not read must not block a thread that has it. One thread reads, and writes the rest once
-//! the server has sent something. Replies come in the order of the commands, with messages between them, so
-//! the queue of sent commands shows what each reply answers.
+//! A thread that subscribes adds the command to the outbox under the mutex of the hub's state. The thread
+//! then unlocks the mutex, and writes as much as the socket accepts at once: every attempt and release needs
+//! the mutex, so a server that does not read must not block a thread that has it. One thread reads, and
+//! writes the rest once the server has sent something. Replies come in the order of the commands, with
+//! messages between them, so the queue of sent commands shows what each reply answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct SubscribeMode {
 }
 
 pub(crate) const PLAIN: SubscribeMode = SubscribeMode { subscribe: "SUBSCRIBE", unsubscribe: "UNSUBSCRIBE" };
-/// The mode for members of a cluster: the message is sent only to the member that has the channel's slot.
+/// The mode for clusters: members forward plain messages to all others, but sharded ones only in the shard.
 pub(crate) const SHARDED: SubscribeMode =
     SubscribeMode { subscribe: "SSUBSCRIBE", unsubscribe: "SUNSUBSCRIBE" };
 
@@ -57,7 +57,7 @@ pub(crate) struct PubSubState {
 }
 
 pub(super) enum Awaited {
-    /// Answers one of several subscriptions (plain and sharded) to the channel, but not the last one.
+    /// The reply to one of several subscriptions (plain and sharded) to the channel, but not to the last one.
     PartlySubscribed(Arc<Channel>),
     Subscribed(Arc<Channel>),
     Unsubscribed(Box<str>),
@@ -85,7 +85,7 @@ impl Subscriber {
     }
 
     /// Removes channels that are now on another server, and makes their waiters ask the store again. The
-    /// caller then wakes the hub, as after [`listen_for`](Self::listen_for).
+    /// caller then calls [`wake`](Self::wake), which unsubscribes from them here.
     pub(crate) fn part_with(
         &self,
         is_elsewhere: impl Fn(&str) -> bool,
@@ -97,12 +97,12 @@ impl Subscriber {
         if state.channels.is_empty() {
             self.report_up(&mut state);
         }
-        // Under the mutex, so that no late confirmation marks the channel as up. Pairs with `take`.
+        // Done under the mutex, so that no late confirmation marks a channel as up. Pairs with `take`.
         parted.iter().for_each(|(channel, _)| channel.set_up(false));
         parted
     }
 
-    /// Takes over another subscriber's channel. The caller then wakes the hub, as after `listen_for`.
+    /// Takes over another subscriber's channel. The caller then calls [`wake`](Self::wake), which subscribes.
     pub(crate) fn adopt(self: &Arc<Self>, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {
@@ -329,8 +329,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
                 hub.report_up(&mut state);
             }
-            // This confirms the last of the channel's subscriptions. Another subscriber may have taken over
-            // the channel, so this is checked under the mutex. Pairs with `Subscriber::part_with`.
+            // The reply confirms the last of the channel's subscriptions. Checks under the mutex that no
+            // other subscriber has taken over the channel meanwhile. Pairs with `Subscriber::part_with`.
             if let Some(entry) = state.channels.get_mut(channel.channel())
                 && Arc::ptr_eq(&entry.channel, &channel)
                 && entry.refused.is_none()

@@ -143,12 +143,12 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// The error for an error reply. Redis 6.2 packs an error in a script into another one; the inner counts.
+/// The error for an error reply. Redis 6.2 wraps a script's error in another one; the inner one counts.
 pub(super) fn refusal(error: &ServerError) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text);
     let said = said(error.code(), text);
-    // For NOAUTH, the server's text is long, and about its own commands.
+    // The server's text for NOAUTH is left out: it is long, and about the server's own commands.
     let words = if error.code() == "NOAUTH" {
         words.to_owned()
     } else {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_read() {
+    fn moved_and_ask_errors_are_parsed_as_redirects() {
         let read = |line: &str| {
             let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
             Redirect::of(&refusal(&accepted(reply).unwrap_err())).cloned()
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_error_explains_the_reason() {
+    fn a_wrong_type_error_says_what_the_key_may_hold() {
         let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
         let error = accepted(reply).unwrap_err();
         assert!(refusal(&error).to_string().contains("a token lock, a plain SET lock"));

@@ -213,7 +213,7 @@ impl<'a> Shown<'a> {
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }
 
-    /// Redisson's lock of several values. Each value has an owner, an end and a count.
+    /// Reads Redisson's lock of several values in one key. Each value has an owner, an end and a count.
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;

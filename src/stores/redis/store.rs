@@ -42,7 +42,7 @@ pub(crate) struct RedisStore {
     may_store_format: bool,
     /// Whether the server had a format number at the first request. Empty before that.
     had_format: OnceLock<bool>,
-    /// Why the directory's last entry was not written, if its writer did not wait.
+    /// The error of the last write of this client's directory entry, if the writer did not wait for it.
     pub(super) failed_entry: Arc<Mutex<Option<Error>>>,
 }
 
@@ -151,7 +151,7 @@ impl RedisStore {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 
-    /// Sends each claim's request on the connection for renewals. Refuses claims for which `ask` has none.
+    /// Sends each claim's request on the connection for renewals. Refuses a claim if `ask` has no request.
     fn batch<T>(
         &self,
         claims: &[Claim],
@@ -262,7 +262,7 @@ impl Store for RedisStore {
     fn message_count(&self, claim: &Claim) -> Option<u64> {
         let subscriber = &self.server.subscriber;
         if subscriber.is_idle() {
-            return None; // usual, and needs no channel name
+            return None; // the usual case, in which no channel's name is built
         }
         count_of_all(kinds::for_each_channel(claim, |channel| subscriber.message_count(|| Some(channel)))?)
     }
@@ -296,7 +296,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // If this fails, ends the subscription: releases skip clients that do not listen.
+            // If the command fails, this client stops listening, because releases skip clients that do not.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {
@@ -305,7 +305,7 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // `None`: no repetition after NOSCRIPT, because the client may be in the queue again by then.
+            // `None`: not sent again after NOSCRIPT, because the client may be in the queue again by then.
             connections.post(command, deadline, None, take);
         }
     }

@@ -85,7 +85,6 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
-        // Stores the format number (`seam/format.rs`) on each node, by a deadline of its own.
         for member in nodes.iter().filter_map(|node| node.member.get()) {
             member.store_format(Clock::System.after(self.monitor.node_timeout))?;
         }
@@ -142,7 +141,7 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use; after `connect`, which compares all, not if another node is the same server.
+    /// Takes a server into use, unless another node is the same server. (`connect` compares the first ones.)
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

@@ -52,7 +52,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // At least `SHORTEST_NODE_TIMEOUT`, or a healthy node would count as silent with a very short lease.
+        // With an even shorter time-out, for a very short lease, a healthy node would count as silent.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(SHORTEST_NODE_TIMEOUT));
         deadline.min(Clock::System.after(timeout))
     }
@@ -185,7 +185,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// Decides a first acquire. If no majority granted it in time, undoes it on each server that did.
+    /// Decides a first acquire. If no majority granted it in time, undoes it on each server that granted it.
     fn first(
         &self,
         claim: &Claim,
@@ -209,7 +209,7 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // `Refused`: above, the monitor was told to clean up the requests of unknown outcome.
+            // Requests of unknown outcome are cleaned up (see above), so the whole counts as refused.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();

@@ -35,7 +35,7 @@ struct PendingCleanup {
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a silent server has returned, requests sent earlier may still arrive during this time.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// A batch may take one node time-out, and one more for each of these many claims.
+/// A batch may take one node time-out, and one more for every so many claims.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -51,7 +51,7 @@ pub(super) struct NodeMonitor {
     pub(super) restores: Restores,
     /// Requests an early renewal of all holds, after a server returned or a hold was restored.
     pub(super) renew_early: AtomicBool,
-    /// Each server's first connection. The outer `None`: `Redlock::connect` has read the outcomes.
+    /// The outcome of each server's first connect. The outer `None`: `Redlock::connect` has read them all.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
@@ -261,8 +261,8 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The late grant is removed, so the clean-up ends. But if an earlier request of it had no
-                    // answer, the server may execute that one later and delete a newer hold: then go on.
+                    // The late grant is removed, so the clean-up ends, unless one of its earlier requests had
+                    // no answer: the server may execute that request later, and delete a newer hold.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {

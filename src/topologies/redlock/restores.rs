@@ -36,7 +36,7 @@ enum State {
     Asked(Moment),
     /// The moment of the restore, and the end of the lease.
     Restored(Moment, Moment),
-    /// So many clean-ups of this claim are under way.
+    /// The number of clean-ups of this claim that are under way.
     CleaningUp(u32),
 }
 
@@ -114,7 +114,7 @@ impl Restores {
         }
     }
 
-    /// Notes that a clean-up is finished. After the last one the server counts again: no request can be late.
+    /// Notes that a clean-up is finished. After the last, the server counts again: no request can come late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::CleaningUp(times) if *times > 1 => {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreachable_server_is_restored_by_a_later_renewal() {
+    fn an_unreachable_server_gets_its_restore_after_a_later_renewal() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         for is_ready in [false, true] {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn later_answers_do_not_cancel_undoing_a_doubtful_grant() {
+    fn later_answers_do_not_cancel_the_clean_up_of_a_grant() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);
@@ -303,7 +303,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "the server is to forget the hold");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // The third node's answer to an earlier round must not cancel its newer restore.
+        // The end of an earlier clean-up on the third node must not cancel a newer restore there.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

@@ -180,7 +180,7 @@ fn an_undo_is_complete_only_when_all_servers_confirm() {
     for server in servers.iter().take(2) {
         server.cleanups.say(freed);
     }
-    // The third server gave no answer and may still execute the request, so the clean-up is not finished.
+    // The third server had nothing to free. A late grant may still come there, so the clean-up goes on.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
 }
 
@@ -298,7 +298,7 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
 }
 
 #[test]
-fn a_restored_server_counts_only_after_a_majority_of_others() {
+fn a_restored_server_counts_only_after_other_servers_confirm_the_hold() {
     let (redlock, [_, second, third]) = redlock();
     // `second` may have lost the hold before `third` was restored. Then another owner may have held both at once,
     // so the vote of `third` must not count.
@@ -382,7 +382,7 @@ fn a_server_undoing_a_grant_does_not_count_in_renewals() {
 }
 
 #[test]
-fn all_servers_are_forced_at_the_same_time() {
+fn force_unlock_asks_all_servers_at_the_same_time() {
     let (redlock, servers) = redlock();
     let asked = Arc::new(AtomicUsize::new(0));
     for server in &servers {
@@ -397,7 +397,7 @@ fn all_servers_are_forced_at_the_same_time() {
 }
 
 #[test]
-fn a_hold_lost_for_certain_is_restored_again() {
+fn after_a_finished_clean_up_a_hold_is_restored_again() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say(freed);
@@ -458,9 +458,9 @@ fn a_server_silent_at_the_start_joins_later() {
     eventually(|| redlock.monitor.nodes[2].is_ready());
 }
 
-/// A server in whose time the lease has ended, though the lock's record exists, tells no remaining time.
+/// A server on whose clock the lease has ended, though the lock's record exists, reports no remaining time.
 #[test]
-fn a_server_that_tells_no_remaining_time_does_not_hide_that_of_the_others() {
+fn a_missing_remaining_time_does_not_hide_that_of_others() {
     let (redlock, servers) = redlock();
     let left = [None, Some(Duration::from_secs(20)), Some(Duration::from_secs(10))];
     for (server, remaining) in servers.iter().zip(left) {

@@ -221,7 +221,7 @@ impl Votes<Option<Snapshot>> {
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // All servers with a hold count are asked: in Redisson's Redlock they name different owners.
+        // All hold counts matter, whoever the owner: Redisson's Redlock has another owner on each server.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fence_is_the_greatest_that_was_granted() {
+    fn the_greatest_token_of_the_granting_servers_counts() {
         let votes = Votes(vec![granted(3), busy(1), granted(9), granted(4), failed(ErrorKind::TimedOut)]);
         assert_eq!((votes.granted(), votes.fencing_token()), (3, Some(FencingToken::new(9))));
     }
@@ -312,7 +312,7 @@ mod tests {
     fn a_lock_is_seen_as_a_majority_sees_it() {
         let votes = Votes(vec![seen("me", 2, 50), seen("me", 2, 30), seen("me", 1, 40), free(), free()]);
         let view = votes.view().unwrap();
-        // Three of the five servers agree on one level, and the third longest lease is 30 ms.
+        // Three of the five servers agree on at least one level, and the third longest lease is 30 ms.
         assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
         let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
         assert_eq!(votes.view(), None, "a minority counts as a holder");

@@ -64,8 +64,8 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Compares only the epochs. The nodes' marks show whether the new ring names all earlier lists that
-        // it must name, because this client may have missed several changes.
+        // Compares only the epochs. Only the nodes' marks show whether the new ring names all earlier lists
+        // that it must name, because this client may have missed changes.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))

@@ -110,7 +110,7 @@ debug_fields!(RingNode, |it| label: it.label, weight: it.weight);
 /// use leasehold::Ring;
 ///
 /// let two = Ring::new(["redis://10.0.0.1", "redis://10.0.0.2"]);
-/// // A third comes: while locks may still be held on their old nodes, old and new nodes are asked …
+/// // A third node joins: while locks may still be held on their old nodes, old and new nodes are asked …
 /// let three = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
 /// let moving = Ring::new(three).epoch(2).moving_from(["redis://10.0.0.1", "redis://10.0.0.2"]);
 /// // … and when all those locks have been released, only the new nodes.
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_change_during_a_move_names_both_node_lists() {
+    fn a_ring_change_during_a_move_must_name_both_lists() {
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));

@@ -4,7 +4,7 @@
 //! their slots. Each member is used like a single server. A member without the slot changes nothing and names
 //! the right member, to which the request is then sent. A request without an answer is not sent again.
 //!
-//! Long because each method of the store trait must find the member of its slot.
+//! This file is long because each method of the store trait must find the member of its slot.
 
 mod directory;
 pub(super) mod slots;
@@ -44,7 +44,7 @@ use crate::time::{Clock, Moment};
 /// Maximum number of redirects for one request. A slot that moves causes fewer.
 const MOST_REDIRECTS: usize = 4;
 
-/// How long the member with the format number (`seam/format.rs`) is not asked again after no answer.
+/// How long the client waits until it asks a silent member for the format number (`seam/format.rs`) again.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct ClusterStore {
@@ -93,8 +93,8 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses a format number other than this version's, or stores this version's. If the member with the
-    /// number does not answer, the client starts anyway, and asks again before later attempts.
+    /// Refuses a stored format number other than this version's. If none is stored, stores this version's. If
+    /// the member does not answer, the client starts anyway, and asks again before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
@@ -207,7 +207,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script used a key, not among KEYS, that has moved. Changes made before remain.
+            // The script failed at a key, not among KEYS, that has moved. Its earlier changes remain.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -226,7 +226,7 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Does not follow unanswered releases as `place` does: batches use another connection anyway.
+        // Does not use `place`: on their own connection, batches keep no order with releases anyway.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -466,7 +466,7 @@ impl WaitQueues for ClusterStore {
         self.topology.settings.queues_refused.stands(|| Clock::System.now())
     }
 
-    /// Tells only the member last known to have the slot. Elsewhere the place expires.
+    /// Asks only the member last known to have the slot. On any other member, the client's place expires.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_wait_queue(claim, deadline);

@@ -11,8 +11,8 @@ use crate::stores::redis::conn::connection::Endpoint;
 const SLOTS: u16 = 16_384;
 pub(super) const MOST_MEMBERS: usize = 4096;
 
-/// The slot of a key: CRC16 (XMODEM) of the text between the first opening brace and the next closing one. If
-/// there is no such text, of the whole key.
+/// The slot of a key: CRC16 (XMODEM) of the text between the first opening brace and the next closing one, or
+/// of the whole key if there is no such text.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -142,7 +142,7 @@ mod tests {
     use crate::stores::redis::keys;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn key_slots_match_the_cluster_specification() {
         // 0x31c3 is the check value of CRC16/XMODEM. The other values are answers of CLUSTER KEYSLOT.
         for (key, expected) in [
             ("123456789", 0x31c3 % SLOTS),

@@ -48,7 +48,7 @@ pub(super) struct Topology {
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
-    /// The reloads that are allowed, and their members. Locked by the thread that reloads the map.
+    /// When to reload the map, and from which member. Locked by the thread that reloads the map.
     look: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
@@ -183,7 +183,7 @@ impl Topology {
     pub(super) fn moved(&self, endpoint: &Endpoint) {
         self.doubt();
         if let Some(mut look) = self.look.try_lock() {
-            // The new member of a slot learns of the move first.
+            // The new member of a slot learns of the move first, so the reload asks this member first.
             look.first = Some(endpoint.clone());
         }
     }
@@ -224,7 +224,7 @@ impl Topology {
                 look.first = None;
                 look.in_vain += 1;
             }
-            Err(_) => self.doubt(), // the next request tries again, and returns the error
+            Err(_) => self.doubt(), // the next request tries again; this one uses the known map
         }
         look.not_before = Clock::System.after(CHECK_GAP);
     }

@@ -193,13 +193,13 @@ impl Dialog<'_> {
     }
 
     /// Like [`say`](Self::say), but keeps the replies that came before a failure: one element for each
-    /// request up to the last answered one. `None`: a script that was sent again, and not answered then.
+    /// request up to the last answered one. `None` for a script that was sent again and then got no reply.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
         // The login had ended before the first request, so the server ran none, and all are sent again over a
-        // new connection, with current credentials. Later requests of a dialog are not: a WAIT, for example,
-        // needs the connection of the write before it.
+        // new connection, with current credentials. Later requests of a dialog are not sent again: a WAIT,
+        // for example, needs the connection of the write before it.
         if let (Some(replace), Some(Some(first))) = (replace, replies.first())
             && is_logged_out(first)
             && let Ok(connection) = replace(self.deadline)
@@ -239,7 +239,7 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Broken until all replies are read, because the next request would take a late reply for its own.
+        // Broken until all replies are read: otherwise the next request could take a late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {

@@ -83,7 +83,7 @@ pub(crate) fn open_at(
     if select.is_some() {
         next()?.map_err(|error| refusal(&error))?;
     }
-    // A refusal of the name is ignored: it only serves readers of CLIENT LIST, and some users may not set it.
+    // A refused name is ignored: it only serves readers of CLIENT LIST, and some users may not set a name.
     name.map_or(Ok(()), |_| next().map(drop))?;
     Ok(connection)
 }
@@ -106,7 +106,7 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     match (username, password) {
         (None, None) => None,
         (None, Some(password)) => Some(command.arg(password)),
-        // A user without a password (nopass) accepts any, even an empty one.
+        // For a user without a password (nopass), the server accepts any password, even an empty one.
         (Some(name), password) => Some(command.arg(name).arg(password.unwrap_or_default())),
     }
 }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_is_refused_by_redis_before_7_2() {
+    fn durable_needs_redis_7_2() {
         let check = |server, version| {
             let greeting = greeting(server, version, "standalone", "master");
             check_server(&greeting, Role::Primary, true).map_err(|error| error.kind())

@@ -12,7 +12,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// After refusals for this long, even temporary ones, a connection is replaced: the address may have changed.
+/// After refusals for this long, even temporary ones, a connection is replaced, because its address may lead
+/// to another server by now.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -25,7 +26,7 @@ pub(crate) struct Origin {
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// The scripts run over this connection; the next one may lead to another server.
+    /// The scripts that the server ran over this connection. A new connection may lead to another server.
     known: KnownScripts,
 }
 
@@ -155,8 +156,8 @@ impl Ledger {
         origin.known.has(sent.script, sent.forgotten)
     }
 
-    /// Notes from a reply whether the server knows the script. Other refusals (`MOVED`, `LOADING`) do not say
-    /// so. If the server forgot one script, it counts as having forgotten all, for all connections.
+    /// Notes from a reply whether the server knows the script. Refusals such as `MOVED` and `LOADING` do not
+    /// say. If the server forgot one script, it counts as having forgotten all, for all connections.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {

@@ -25,7 +25,7 @@ enum Not {
     TooLong,
 }
 
-/// The longest reply accepted. Ours have a few hundred bytes.
+/// The longest reply accepted. Most replies have less than a kilobyte, a page of a listing tens of kilobytes.
 const LONGEST: usize = 1024 * 1024;
 const LONGEST_NUMBER: usize = 20;
 
@@ -266,7 +266,7 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// Gives a fixed number of bytes per read. Every other read, when the flag was not set, finds nothing.
+    /// Gives a fixed number of bytes at every other read. The flag says whether the last read found none.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {
@@ -320,7 +320,7 @@ mod tests {
             let mut from = Drip(text.as_bytes(), 1, true);
             let mut replies = Replies::default();
             let reply = loop {
-                from.2 = true; // from now on, each read finds bytes
+                from.2 = true; // so that the next read finds bytes
                 match replies.next(&mut from) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     other => break other,

@@ -17,7 +17,7 @@
 //! number (the number in `client:number`) over a new connection. A connection is replaced only after its last
 //! reply (`drain`), so requests about a lock keep their order. No thread waits while it has `out` locked.
 //!
-//! Long because writing, reading and the end of a connection are one protocol.
+//! This file is long because writing, reading and the end of a connection are one protocol.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -213,8 +213,6 @@ impl SharedConnection {
             _ => false,
         };
         let reply = Reply::new(deadline, take, script);
-        // The server is busy and a thread is reading, so the request is left to that thread, which writes it
-        // together with others after its next read.
         let is_left =
             out.has_reader && out.unsent < LEFT_TO_READER && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer, is_known);
@@ -322,7 +320,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Reads only what has arrived: the replies' waiters may have later deadlines.
+                // Reads only what has come: a time-out at this deadline would fail waiters with later ones.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -376,8 +374,8 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // The flag is set before this thread tries to lock `reading`: see the invariant above. Pairs
-                // with `pass_on`.
+                // The flag is set before this thread tries to lock `reading`: see the invariant in the head
+                // of this file. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
@@ -420,7 +418,7 @@ impl SharedConnection {
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may come late, so first reads what has arrived.
+            // A thread that waits for several servers in turn may be late, though its reply came in time.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
@@ -470,13 +468,13 @@ impl SharedConnection {
                 {
                     reading.giving.push((first, value));
                     if reading.giving.len() < sent.min(MOST_GIVEN) {
-                        // An error here is ignored, because the next read reports the same bytes again.
+                        // An error is ignored here: the next read meets the same bytes, and reports it.
                         next = reading.replies.ready().unwrap_or(None);
                     }
                 }
                 let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
                 let is_demoted = self.note(&mut out, &reading.giving);
-                // Requests are written before threads are woken, because waking takes longer.
+                // Requests are written before threads are woken, so that the server works while they wake.
                 if has_more {
                     drop(out);
                 } else {
@@ -507,7 +505,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies the waiters of missing replies. Pairs with `open`, which waits.
+    /// Ends the connection and notifies the waiters of missing replies. `open` waits for that.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();
@@ -555,8 +553,8 @@ impl SharedConnection {
     /// Ends this thread's reading: wakes a waiting thread to read on, and writes unsent requests.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From now on, senders write their requests themselves. Requests left to this reader before are
-        // written by `write_left` below. Pairs with `queue`.
+        // While nobody reads, senders write their requests themselves. `write_left` below writes those that
+        // were left to this reader. Pairs with `queue`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();

@@ -1,8 +1,8 @@
 //! The counted kinds: semaphores (permits with and without leases), latches, and conditions.
 //!
-//! A string key contains the number, as in Redisson. Requests add to the number, so a repeated one would
-//! count twice. Therefore the server keeps a record of each request for [`REQUEST_LASTS`], and carries out
-//! none twice.
+//! A string key contains the number of permits or a latch's count, as in Redisson. Requests add to the
+//! number, so a repeated request would count twice. Therefore the server keeps a record of each request for
+//! [`REQUEST_LASTS`], and carries out none twice.
 //!
 //! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
 //! read their notification. Only this crate uses them, as Java's `newCondition` throws. Waiters join while
@@ -107,7 +107,7 @@ impl RedisKind for CountedKind {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),
-            // After reading its notification, a waiter holds nothing.
+            // A condition's waiter that has read its notification holds nothing.
             CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
         }
     }

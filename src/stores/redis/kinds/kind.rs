@@ -23,7 +23,7 @@ pub(crate) fn needs_release(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
 
-/// Whether a grant waits for replicas. A re-entry does not, because its hold has waited. Counts never do.
+/// Whether a grant waits for replicas. A re-entry does not: its hold has waited. Counted kinds never do.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
@@ -90,8 +90,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Asks whether other clients want a hold that is cached, or whose holder wants to know. `own_listeners`:
-    /// how many listeners of the release channel are this client's. `None` for kinds without such holds.
+    /// Asks whether other clients want a hold that is cached, or uses `on_contended`. `own_listeners`: how
+    /// many listeners of the release channel are this client's. `None` for kinds without such holds.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }

@@ -101,7 +101,7 @@ end
 local fence = counter and next_fence(counter)
 
 if held then
-  -- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write.
+  -- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else

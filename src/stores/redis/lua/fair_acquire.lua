@@ -35,7 +35,7 @@ if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
-  -- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write.
+  -- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   return {'granted', fence}

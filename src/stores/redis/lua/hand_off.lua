@@ -21,8 +21,8 @@ if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) ==
   return {'lost'}
 end
 
--- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write. The expiry is
--- shortened only after the fence was issued, so that the old owner keeps its lease if the counter fails.
+-- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE. The expiry
+-- is shortened only after the fence was issued, so that the old owner keeps its lease if the counter fails.
 local fence
 if not counter then
   redis.call('pexpire', lock, lease_ms)

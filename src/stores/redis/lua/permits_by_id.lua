@@ -27,8 +27,8 @@ for _, id in ipairs(ids) do
     break
   end
 end
--- These writes change nothing, but fail here, before any change, if the user may not run the commands. Redis always
--- allows them, and checks its memory only before a script's first write.
+-- These writes change nothing, but fail here, before any change, if the user may not run the commands. Redis checks its
+-- memory only before a script's first write, and always allows these.
 redis.call('zrem', acquired, '')
 redis.call('zremrangebyscore', acquired, 1, 0)
 local is_given = what == 'give_back' and until_ms

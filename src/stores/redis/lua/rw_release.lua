@@ -44,7 +44,7 @@ end
 local function marker(reader, level)
   return base .. ':' .. reader .. ':rwlock_timeout:' .. level
 end
--- Keeps the expiry as it is. Redis always allows PEXPIRE, and checks its memory only before a script's first write.
+-- Keeps the expiry as it is. Redis checks its memory only before a script's first write, and always allows PEXPIRE.
 local ttl_ms = redis.call('pttl', lock)
 if ttl_ms == -1 then
   ttl_ms = lease_ms

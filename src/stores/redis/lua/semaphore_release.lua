@@ -23,7 +23,7 @@ if was == 'void' or way == 'undo' and was ~= 'granted' then
   redis.call('set', request, 'void', 'PX', lasts_ms)
   return {'not_held'}
 end
--- Redis always allows PEXPIRE, and checks its memory only before a script's first write.
+-- Redis checks its memory only before a script's first write, and always allows PEXPIRE.
 redis.call('pexpire', request, lasts_ms)
 redis.call('set', request, 'released', 'PX', lasts_ms)
 if not redis.call('get', permits) then

@@ -172,7 +172,7 @@ impl Sentinels {
     }
 
     /// Asks one Sentinel after the other, and returns the newest master. Stops early at a newer master than
-    /// the known one, or when it is the newest for more than half. (One alone may have missed a switch.)
+    /// the known one, or when more than half have answered, since fewer may all have missed a switch.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let mut newest: Option<Master> = None;
@@ -315,7 +315,7 @@ impl Sentinels {
     /// Handles a message. Only the beginning of a promotion matters; the answers to questions show its end.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
-        // Its form: `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
+        // The form of `details`: `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
         let is_ours = || {
             let master = text(details).and_then(|details| details.split_once(" @ "));
             master.and_then(|(_, master)| master.split(' ').next()) == Some(&*self.name)
@@ -337,7 +337,7 @@ impl Sentinels {
         true
     }
 
-    /// Learns the newest master that all reachable Sentinels know; see [`SET_UP_ANEW`].
+    /// Learns the newest of the masters that the Sentinels named; see [`SET_UP_ANEW`] for an older one.
     pub(crate) fn learn_from_all(&self, said: &[Master], now: Moment) {
         let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
         if self.learn(newest) {
@@ -363,7 +363,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Registers a connection, to be ended when another master is known or promoted, perhaps at once.
+    /// Registers a connection. Ends it once another master is known or being promoted, perhaps at once.
     fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinels_password_comes_from_the_file() {
+    fn a_sentinels_changed_password_is_read_from_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let (file, socket) = (folder.path().join("password"), folder.path().join("s.sock"));
         std::fs::write(&file, "old\n").unwrap();
@@ -483,14 +483,14 @@ mod tests {
         assert!(!sentinels.learn(&master(4, "a")));
         sentinels.register(&master(5, "b").node, &to_b);
         assert!(is_open(&b));
-        // A connection that began before the switch, and is registered after it.
+        // A connection that began before the switch is ended when it is registered.
         let (late, server) = connection();
         sentinels.register(&master(4, "a").node, &late);
         assert!(!is_open(&server));
     }
 
     #[test]
-    fn no_connection_exists_during_a_promotion() {
+    fn a_promotion_closes_and_refuses_connections_to_the_master() {
         let sentinels = sentinels(3);
         assert!(sentinels.learn(&master(4, "a")));
         let (stream, server) = connection();
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_outside_the_allowed_hosts_gets_nothing() {
+    fn a_master_outside_the_allowed_hosts_is_not_connected_to() {
         let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         there.set_nonblocking(true).unwrap();
         let (address, _listener) = naming("localhost", there.local_addr().unwrap().port());

@@ -27,7 +27,7 @@ struct Shared {
     /// This member's answer to CLUSTER SLOTS: for each range of slots, the first, the last, and the member's
     /// port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
-    /// The key, or the first word, of each command received after the handshake.
+    /// `ASKING`, and the fourth word of each other command after the handshake: a script's first key.
     asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
@@ -112,7 +112,6 @@ fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<
                 Some("+OK\r\n".to_owned())
             }
             _ => {
-                // The first key of the script.
                 shared.asked.lock().push(word(3));
                 says(&word(3))
             }
@@ -132,7 +131,7 @@ fn freed() -> Option<String> {
 }
 
 #[test]
-fn a_redirection_is_followed_once() {
+fn a_redirected_request_is_sent_to_the_named_member() {
     let there = FakeMember::start(|_| granted());
     let port = there.port;
     for redirect in ["MOVED", "ASK"] {
@@ -176,7 +175,7 @@ fn an_entry_on_a_moving_slot_is_written_behind_asking() {
 }
 
 #[test]
-fn circular_redirections_end_with_nothing_done() {
+fn circular_redirections_end_with_a_retryable_error() {
     let port = Arc::new(Mutex::new(0_u16));
     let named = Arc::clone(&port);
     let here = FakeMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{}\r\n", named.lock())));
@@ -188,7 +187,7 @@ fn circular_redirections_end_with_nothing_done() {
     assert!((2..10).contains(&here.asked().len()), "{:?}", here.asked());
 }
 
-/// The waiter that reads this error keeps waiting.
+/// The refusal is retryable, so the waiter that reads it keeps waiting.
 #[test]
 fn a_hand_off_in_a_moved_slot_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -208,7 +207,7 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
 /// The script of a read-write lock chooses keys itself. It may have changed some before it finds one that has
 /// moved.
 #[test]
-fn an_interrupted_script_is_harmless_only_if_it_reads() {
+fn an_interrupted_script_has_unknown_outcome_unless_it_only_reads() {
     let here = FakeMember::start(|_| {
         let words =
             "Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.";
@@ -231,7 +230,7 @@ fn an_interrupted_script_is_harmless_only_if_it_reads() {
 /// If requests did not follow the release, an attempt of this owner could find its old hold at the new
 /// member, and then lose it to the late release.
 #[test]
-fn requests_wait_behind_an_unanswered_release() {
+fn requests_follow_an_unanswered_release_to_the_old_member() {
     let there = FakeMember::start(|_| granted());
     let here = FakeMember::start(|_| None);
     let store = here.store();
@@ -288,7 +287,7 @@ fn a_hanging_member_delays_no_other_renewal() {
 }
 
 #[test]
-fn several_members_are_asked_for_slots() {
+fn a_slot_map_reload_asks_members_in_turn() {
     let there = FakeMember::start(|_| granted());
     let here = FakeMember::start(|_| None);
     let gone = FakeMember::start(|_| None);
@@ -304,7 +303,7 @@ fn several_members_are_asked_for_slots() {
 }
 
 #[test]
-fn sharded_messages_are_refused_by_servers_without_them() {
+fn sharded_messages_are_an_error_on_servers_without_them() {
     let old = FakeMember::start(|_| None);
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {
@@ -322,7 +321,7 @@ fn sharded_messages_are_refused_by_servers_without_them() {
 }
 
 #[test]
-fn a_hanging_look_up_respects_the_deadline() {
+fn a_hanging_host_look_up_respects_the_deadline() {
     for redirect in ["MOVED", "ASK"] {
         let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
         let (_never, nothing) = bounded::<()>(0);
@@ -335,7 +334,7 @@ fn a_hanging_look_up_respects_the_deadline() {
         let deadline = Clock::System.after(Duration::from_secs(2));
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
         assert!(error.is_retryable(), "{error}");
-        // The deadline ends the redirects, which would go on for ever.
+        // The deadline ends the look-up, which would go on for ever.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
     }
 }

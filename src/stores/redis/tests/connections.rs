@@ -213,7 +213,7 @@ fn an_unawaited_release_sends_the_whole_script_if_unloaded() {
         assert!(is_freed());
     }
     // A renewal gets NOSCRIPT on its own connection. The next release, on the other connection, must then
-    // send its body.
+    // send the script's body.
     store.attempt(&me, 1, soon()).granted();
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
     assert!(renewed());
@@ -228,7 +228,7 @@ fn an_unawaited_release_sends_the_whole_script_if_unloaded() {
     assert!(is_freed());
 }
 
-/// The server ran nothing, and the second connection logs in again.
+/// NOAUTH means that the server ran nothing. The client logs in over a new connection, and asks again.
 #[test]
 fn a_request_refused_for_an_expired_login_is_resent() {
     type Ask = fn(&RedisStore, &Claim) -> bool;
@@ -317,7 +317,7 @@ fn a_large_pool_is_allocated_on_demand() {
 }
 
 #[test]
-fn after_closing_nothing_is_sent() {
+fn a_closed_store_sends_nothing() {
     let (server, store) = served();
     let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     store.close();
@@ -369,8 +369,8 @@ fn connect_errors_name_their_cause_at_once() {
 fn a_server_at_its_client_limit_gives_a_busy_error() {
     for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
         let server = Server::start(settings);
-        // The reply shows that this client is connected, so the next one exceeds the limit. Retried, because
-        // the harness's own connection may still be open.
+        // The reply shows that this client is connected, so the next one exceeds the limit. The test retries,
+        // because the harness's own connection may still be open.
         let only = || {
             let mut only = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
             only.write_all(b"PING\r\n").unwrap();
@@ -423,7 +423,7 @@ fn tcp_works_as_a_unix_socket_does() {
 
 /// If one address leads to a master and its replicas, each connection may reach another server.
 #[test]
-fn a_connection_to_a_replica_closes_no_other() {
+fn connecting_is_repeated_until_a_master_answers() {
     const REPLICA: Act = Act::Say(
         "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$7\r\nreplica\r\n",
     );

@@ -130,7 +130,7 @@ fn a_server_at_its_client_limit_still_renews_holds() {
 
 /// As at a proxy that has reached its limit, or a firewall that drops new connections.
 #[test]
-fn an_old_connection_serves_without_a_new_one() {
+fn an_old_connection_serves_if_no_new_one_opens() {
     static IS_FULL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     let fake = Fake::start_raw(|command| match command {
         "hello" if IS_FULL.swap(true, std::sync::atomic::Ordering::SeqCst) => Act::Nothing,

@@ -188,7 +188,7 @@ pub(super) fn take(store: &RedisStore, claim: Claim) -> Claim {
     claim
 }
 
-/// A reporter that passes on whether notifications arrive.
+/// A reporter that sends `false` when notifications stop arriving, and `true` when they arrive again.
 pub(super) fn wakeups() -> (Arc<Reporter>, Receiver<bool>) {
     let (sender, told) = crossbeam_channel::unbounded();
     let observer = move |event: &Event<'_>| {

@@ -47,7 +47,7 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
     }
 }
 
-/// A waiter outside the queue, for example one that spins, sent a recall and removed `leasehold:cached`.
+/// A waiter outside the queue, for example one that spins, removes `leasehold:cached` with its recall.
 #[test]
 fn after_each_check_one_waiter_may_send_a_recall() {
     let (server, store) = served();

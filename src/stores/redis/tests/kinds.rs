@@ -176,7 +176,7 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     for key in [TIMEOUTS, HEARTBEATS] {
         assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]).len(), 2, "{key}");
     }
-    // Redisson's waiters have no heartbeat, and count as alive until their own time.
+    // Redisson's waiters have no heartbeat, and count as alive until their time in `TIMEOUTS`.
     server.run(&["FLUSHALL"]);
     server.run(&["RPUSH", QUEUE, "java:1"]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", "java:1"]);
@@ -186,10 +186,9 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     assert_eq!(server.keys(), ["k"]);
 }
 
-/// Regression: the times of waiters moved hours into the future, or into the past, as other waiters came and
-/// left.
+/// Regression: the times in `TIMEOUTS` moved hours into the future or the past as waiters came and left.
 #[test]
-fn the_times_of_fair_waiters_do_not_drift() {
+fn fair_waiters_timeouts_do_not_drift() {
     let (server, store) = served();
     let holder = of(Kind::Fair);
     store.attempt(&once(&holder), 1, soon()).granted();
@@ -307,7 +306,7 @@ fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
     busy(&store, &first);
     in_order(&[&first, &dead, &last], 3);
     assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
-    // Our waiter keeps its place after its time, while its heartbeat is fresh.
+    // Our waiter keeps its place after its time in `TIMEOUTS`, while its heartbeat is fresh.
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
@@ -326,7 +325,7 @@ fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
 }
 
 #[test]
-fn a_fair_lock_can_be_reentered_renewed_and_forced() {
+fn a_fair_lock_can_be_reentered_and_force_unlocked() {
     let (server, store) = served();
     let (holder, waiter) = (of(Kind::Fair), of(Kind::Fair));
     assert_eq!(store.attempt(&holder, 2, soon()).done(), Attempt::Lost);
@@ -396,8 +395,7 @@ fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
     assert_eq!(messages.payloads(), ["1", "0"]);
 }
 
-/// Redisson too keeps a writer's longer lease at a nested read, but its watchdog shortens such a lease to its
-/// own.
+/// Redisson too keeps a writer's longer lease at a nested read, but Redisson's watchdog shortens the lease.
 #[test]
 fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     let (server, store) = served();
@@ -565,7 +563,7 @@ const ALIVE: &str = "leasehold_condition_heartbeat:{k}";
 const NOTIFIED: &str = "leasehold_condition_notified:{k}";
 
 #[test]
-fn an_unnoticed_condition_notification_goes_to_the_next_waiter() {
+fn an_unread_condition_notification_goes_to_the_next_waiter() {
     let (server, store) = served();
     let waiters: Vec<Claim> = (0..4).map(|_| of(Kind::Signal)).collect();
     for waiter in waiters.iter().chain(&waiters) {
@@ -667,8 +665,8 @@ fn a_fair_queue_with_our_waiters_expires() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // Each Redisson waiter adds its wait to the time of the one before it, so many waiters lead to such a
-    // time.
+    // A Redisson waiter's time is that of the waiter before plus its own wait, so many waiters can lead to
+    // 900,000 s.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);

@@ -182,7 +182,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
 }
 
 #[test]
-fn old_permits_do_not_enter_a_new_semaphore() {
+fn a_deleted_semaphores_permits_do_not_enter_a_new_one() {
     let (server, store) = served();
     set_up(&store, Kind::Permits, 1);
     store.attempt(&for_ms(&of(Kind::Permits), 50), 1, soon()).granted();
@@ -195,7 +195,7 @@ fn old_permits_do_not_enter_a_new_semaphore() {
 }
 
 #[test]
-fn releases_do_not_revive_a_semaphore() {
+fn releases_do_not_revive_a_deleted_semaphore() {
     let (server, store) = served();
     // Redisson or an operator deletes the semaphore's key while permits are acquired.
     set_up(&store, Kind::Permits, 3);
@@ -234,7 +234,7 @@ fn permits_are_queried_and_released_by_id() {
     }
     let me = take(&store, Claim { units: 2, ..of(Kind::Permits) });
     let ids = [me.owner.permit(0), me.owner.permit(1)];
-    // Redisson writes this for a permit without a lease.
+    // Redisson writes 922337203685477 as the end of a permit without a lease.
     let endless = *b"0123456789abcdef";
     server.run(&["ZADD", OUT, "922337203685477", "0123456789abcdef"]);
     assert_eq!(ask(&Counting::AskLease(endless)), Some(-1));
@@ -314,7 +314,7 @@ fn an_answered_permit_release_leaves_no_record() {
     server.run(&["SET", "k", "2"]);
     freed(&store, &permit);
     eventually(|| commands() == 0);
-    // The client shuts down right after the drop.
+    // The client shuts down right after it has sent the release.
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));

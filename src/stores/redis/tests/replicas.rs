@@ -14,7 +14,7 @@ const FREED: &str = "*1\r\n$5\r\nfreed\r\n";
 /// The commands that the server expects, by their first words, each with its answer.
 type Script = Arc<Mutex<VecDeque<(&'static str, &'static str)>>>;
 
-/// A fake server that closes the connection at any other command.
+/// A fake server that expects these commands, and closes the connection at any other.
 fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, Opened, Script) {
     let script: Script = Arc::new(Mutex::new(answers.iter().copied().collect()));
     let to_come = Arc::clone(&script);
@@ -198,7 +198,7 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     let acks = Acks::new(connections, wanted, &reporter, "here");
     let grant = kinds::of(Kind::Mutex).grant(&claim(Kind::Mutex, "lk", 30_000));
     let confirm = || acks.confirm(&grant, soon());
-    // So many reports wait that further ones are dropped, but not this one.
+    // So many reports wait that further ones are dropped, but not that of a missing replica.
     let (free, blocked) = bounded::<()>(0);
     reporter.run_later(move || assert!(blocked.recv().is_err()));
     (0..2_000).for_each(|_| reporter.observe_news(|_| ()));

@@ -79,8 +79,7 @@ fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     }
 }
 
-/// Acquired permits expire together with their semaphore. Their number and the semaphore's count always
-/// agree.
+/// Acquired permits expire together with their semaphore. Their number plus its count is constant.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \
@@ -98,7 +97,7 @@ fn a_missing_right_loses_no_permit() {
             let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
             assert!(ttl != -1, "{step} without {right}: taken permits never expire");
         };
-        // One permit has expired; another client has acquired the other one.
+        // Another client has acquired a permit, whose lease ends at `until`.
         let taken = |id: &str, until: &str| {
             server.run(&["DECRBY", "app:a", "1"]);
             server.run(&["ZADD", "{app:a}:timeout", until, id]);
@@ -174,7 +173,7 @@ fn a_store_out_of_memory_refuses_only_new_holds() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// A replica that lags behind says that the owner holds nothing, which the client must not believe.
+/// A replica that lags behind may lack the hold. If it answered, the client would report a loss.
 #[test]
 fn a_replica_refuses_without_reporting_a_loss() {
     let (server, store) = served();

@@ -6,7 +6,7 @@ use crate::seam::ring_member::Probe;
 use crate::seam::ring_member::RingMember;
 
 #[test]
-fn a_ring_node_replaces_its_epoch_mark_only_as_expected() {
+fn a_ring_node_replaces_only_the_expected_mark() {
     let (server, store) = served();
     let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
     assert_eq!(mark("", "1"), Marked::Under(()));

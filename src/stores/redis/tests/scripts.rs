@@ -251,7 +251,7 @@ fn a_key_of_another_type_is_reported_and_kept() {
 }
 
 #[test]
-fn a_lock_is_inspected_and_forced() {
+fn a_lock_is_inspected_and_force_unlocked() {
     for (kind, levels) in [(Kind::Mutex, 2), (Kind::Token, 1)] {
         let (server, store) = served();
         let me = claim(kind, "lk", 30_000);
@@ -279,7 +279,7 @@ fn a_lock_is_inspected_and_forced() {
 }
 
 #[test]
-fn a_bad_key_does_not_fail_its_neighbours_renewals() {
+fn a_key_of_another_type_fails_no_other_renewal() {
     let (server, store) = served();
     // More claims than one write to the socket carries.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();

@@ -87,7 +87,7 @@ fn all_listeners_share_one_subscription_on_one_connection() {
 }
 
 #[test]
-fn a_subscription_ends_an_unsubscribe_delay_after_its_last_listener() {
+fn a_subscription_outlasts_its_last_listener_by_the_unsubscribe_delay() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::from_millis(100));
     let (waker, woken) = waker();
@@ -183,7 +183,7 @@ fn a_refused_subscription_stays_down_and_is_reported_once() {
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
 }
 
-/// The user gets the right while a waiter listens, and the client soon subscribes again.
+/// The user gets the right while a waiter listens. The client later subscribes again.
 #[test]
 fn a_refused_subscription_is_retried() {
     let server = Server::start(&[]);
@@ -191,7 +191,7 @@ fn a_refused_subscription_is_retried() {
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
-    // `rules` would reset the user, which ends its connections. This command only adds rights.
+    // `Server::user` would reset the user, which ends its connections. This command only adds rights.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     let channels = || &store.server.subscriber.state;
     for entry in channels().lock().channels.values_mut() {
@@ -206,7 +206,7 @@ fn a_refused_subscription_is_retried() {
     assert!(!listening.is_refused());
 }
 
-/// A member without the channel's slot gives this answer while slots move.
+/// A cluster's member without the channel's slot answers MOVED.
 #[test]
 fn a_redirected_subscription_does_not_count_as_refused() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -265,7 +265,7 @@ fn an_overlong_message_costs_a_reconnect() {
 }
 
 #[test]
-fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
+fn closing_twice_ends_the_subscribers_thread_and_connection() {
     let (server, store) = served();
     let (listening, woken) = listens(&store);
     store.close();
@@ -313,7 +313,6 @@ fn a_silent_subscription_connection_is_abandoned() {
     eventually(|| fake.connects() >= 3);
 }
 
-/// Bytes that never complete a reply are no sign of life.
 #[test]
 fn bytes_that_never_complete_a_reply_count_as_silence() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
@@ -368,14 +367,14 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
     eventually(|| fake.commands() == 1);
     let before = Clock::System.now();
     subscriber.0.close();
-    // Connecting would take three seconds.
+    // The connect would time out only after three seconds.
     assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
 }
 
 /// A read with a time-out fails with EINTR when the process is stopped and continued, and sometimes when a
 /// child ends. Neither may cause a reconnect.
 #[test]
-fn the_subscription_survives_a_short_stop_of_the_process() {
+fn a_subscription_survives_a_short_stop_of_its_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
     if std::env::var_os(ALONE).is_none() {
         // The test stops its own process, so it runs in a child process: other tests measure time.
@@ -435,8 +434,8 @@ fn many_megabytes_of_subscriptions_all_succeed() {
     all_of_many_stand(&server.options());
 }
 
-/// Checks that megabytes of subscriptions all succeed, although the reading thread's own checks come too
-/// late.
+/// Checks that megabytes of subscriptions all succeed, though the reading thread's time-outs are too long to
+/// help.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let late = Duration::from_secs(60);
     let Subscribes(subscriber) = &subscriber(options, late, late);

@@ -105,7 +105,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters got another message");
     assert_eq!(line(&server), [client(&second)], "a notified client is still in the queue");
 
-    // The reservation keeps out every waiter, but no try.
+    // The reservation keeps out all waiters of other clients.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
@@ -163,9 +163,9 @@ fn a_try_takes_a_reserved_lock() {
 }
 
 #[test]
-fn reservations_last_only_briefly() {
+fn an_overlong_reservation_is_ignored() {
     let (server, store) = served();
-    // A replica with a slow clock that was promoted could have such a reservation.
+    // A promoted replica whose clock is behind could have a reservation as long as this.
     server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
     store.attempt(&waiter(), 1, soon()).granted();
     server.run(&["DEL", "k"]);
@@ -227,7 +227,7 @@ fn a_release_skips_a_thousand_queued_clients_without_subscription() {
 /// Silent clients are removed even if they have a subscription, because a host that lost power leaves one
 /// behind.
 #[test]
-fn silent_clients_leave_the_wait_queue() {
+fn silent_clients_are_removed_from_the_wait_queue() {
     let (server, store) = served();
     let [_holder, long, new] = held(&store);
     queued(&store, &long);
@@ -254,8 +254,7 @@ fn silent_clients_leave_the_wait_queue() {
     assert_eq!(line(&server), [long_lives, new_lives]);
 }
 
-/// The server's clock went back, so the last request seems to be five seconds in the future. The client is
-/// alive.
+/// The server's clock went back, so the client's last request seems to be twenty seconds in the future.
 #[test]
 fn a_clock_set_back_removes_no_waiter() {
     let (server, store) = served();
@@ -335,14 +334,14 @@ fn a_leaving_client_passes_its_reservation_on() {
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
-    // The notified client has gone. The lock is free, and passes to the next client.
+    // The lock is free when the notified client leaves, so the next one is notified.
     server.run(&["DEL", "k"]);
     server.run(&["ZREM", LINE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(line(&server), [""; 0]);
-    // The lock is held when the notified client leaves, so no client is notified.
+    // The lock is held when the notified client leaves, so the next one gets only a standby.
     store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()).granted();
     queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
@@ -403,12 +402,12 @@ fn the_first_waiter_recalls_a_cached_lock_once() {
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "the check changed the expiry");
     server.run(&["HDEL", "k", "leasehold:cached"]);
     assert_eq!(look(), CachedCheck::Wanted, "the waiter's recall was lost");
-    // For another owner of this client, the lock that was handed off is an ordinary hold.
+    // After a hand-off the lock is no longer cached, but an ordinary hold of the new owner.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));
     assert_eq!(look(), CachedCheck::Lost);
-    // This is also true for an owner with a note.
+    // The same is true after a hand-off to an owner with a note.
     server.run(&["HSET", "k", "leasehold:cached", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
     let noted = Claim { note: Some(note), ..by(&again(&holder), QueueMode::Barges) };
@@ -460,7 +459,7 @@ fn a_multi_locks_attempt_respects_the_wait_queue() {
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     let all = [by(&holder, QueueMode::Barges)];
     assert_eq!(store.begin_attempts(&all, false, soon()).wait().done(), []);
-    // A client that only tries does not send recalls in a batch either.
+    // With `or_none`, the attempt takes even a reserved lock, as a single try does.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     assert_eq!(store.begin_attempts(&all, true, soon()).wait().done(), [None]);
     freed(&store, &all[0]);

@@ -79,13 +79,13 @@ fn asked() -> (SharedConnection, Pool<ConnectionSlots>, Arc<Reply>, Peer) {
     (shared, pool, one, server)
 }
 
-/// Checks that the server can answer the last request.
+/// Lets the server answer with this number, and checks that the request gets the answer.
 fn is_answered(shared: &SharedConnection, reply: &Reply, server: &mut Peer, number: i64) {
     server.write_all(format!(":{number}\r\n").as_bytes()).unwrap();
     assert_eq!(shared.wait(reply).unwrap(), Value::Int(number));
 }
 
-/// Opens a connection for the shared one, which reports that it has begun, and continues at a signal.
+/// Sends a request whose connect reports that it has begun, waits for a signal, and fails.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
     let connect = |_by| {
         begun.send(()).unwrap();
@@ -205,7 +205,7 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let reader = scope.spawn(|| shared.wait(&one));
         drop(server);
         is_told.recv().unwrap();
-        // The release's owner does not know yet that the outcome is unknown. A request sent now might use the
+        // The second caller does not know yet that its outcome is unknown. A request sent now might use the
         // same owner number.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
@@ -300,7 +300,7 @@ fn queued_requests_are_written_before_replies_are_handled() {
     shared.out.lock().has_reader = true;
     ask(&shared, None);
     assert_eq!(shared.out.lock().unsent, 1);
-    // Both replies arrive in one read, so when the first one is passed on, no request is under way.
+    // Both replies arrive in one read. Until the third request is written, the server has nothing to do.
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert!(shared.read_some(&mut shared.reading.lock(), soon(), false));
     assert_eq!(is_told.try_recv().unwrap(), (1, 0));
@@ -381,7 +381,6 @@ fn without_a_reading_thread_callers_write_their_own_requests() {
     }
 }
 
-/// The time-out set on the old socket must not apply to the new one.
 #[test]
 fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
     let (shared, pool) = (SharedConnection::new(), pool());
@@ -402,7 +401,7 @@ fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
     std::thread::scope(|scope| {
         scope.spawn(|| gives_up.send(shared.wait(&reply).is_err()).unwrap());
         let outcome = gave_up.recv_timeout(LONG);
-        drop(server); // ends the server's blocking read
+        drop(server); // ends the read, if it still blocks
         assert_eq!(outcome, Ok(true));
     });
 }
