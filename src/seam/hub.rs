@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnect_pauses_restart_after_an_outage() {
+    fn a_new_connection_resets_the_reconnect_pause() {
         let (hub, _reporter) = hub(3, LONG);
         let waker = Waker::default();
         let listening = hub.listen("a", &waker).unwrap();

@@ -232,7 +232,7 @@ impl Finder {
         let (core, deadlock) = (&self.core, Arc::new(deadlock));
         if let Some(seen @ Seen { reported: None, .. }) = self.seen.get_mut(&key_of(ring)) {
             seen.reported = Some((Arc::clone(&deadlock), now));
-            // Uncertain ones are not counted: a thread outside of the cycle may end them.
+            // Uncertain deadlocks are not counted: a thread outside of the cycle may end them.
             core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let reported = Arc::clone(&deadlock);
             core.reporter

@@ -93,10 +93,10 @@ pub(crate) struct Listeners {
     pub(super) list: Mutex<VecDeque<Listener>>,
     /// Whether `list` may have a listener. Changed under its mutex, which readers of the flag need not take.
     pub(super) are_there: AtomicBool,
-    /// The hold was released or lost. Changed under the mutex of `list`.
+    /// Whether the hold was released or lost. Changed under the mutex of `list`.
     pub(super) has_ended: AtomicBool,
     pub(super) are_kept: AtomicBool,
-    /// Callbacks of contention are queued or running.
+    /// Whether callbacks of contention are queued or running.
     pub(super) is_calling: AtomicBool,
 }
 

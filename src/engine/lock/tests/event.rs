@@ -15,7 +15,6 @@ pub(super) enum Event {
     GiveUp(usize),
     // A thread ends a level, by `unlock` or by a dropped guard.
     End { id: Id, dropped: bool },
-    // The request was sent.
     Sent(Effect),
     // The request was not sent: the store cannot do it, or the thread panicked.
     NotSent(Effect),
