@@ -231,8 +231,8 @@ fn queue_up(ways: [Way; 3]) {
     reading.join().unwrap();
 }
 
-/// A store whose wake-ups come as Redis's do: over a connection of its own that subscribes, is confirmed
-/// later, and sometimes breaks. Requests, answers, and messages without subscribers get lost.
+/// A store whose wake-ups come as Redis's do: over a connection of its own, which sometimes breaks, and whose
+/// subscriptions are confirmed later. Requests, answers, and messages without subscribers get lost.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,

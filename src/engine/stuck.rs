@@ -24,7 +24,7 @@ pub(crate) struct OwnWait {
     pub(crate) known: Arc<Wait>,
 }
 
-/// A hold of a thread that waits, or a hold for whose end the thread waits.
+/// A hold of a thread that waits, or a hold for whose end a thread waits.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnHold {
     pub(crate) family: Family,

@@ -187,8 +187,8 @@ pub(crate) trait HoldCaching: Send + Sync {
     /// Wakes `waker` when other clients want a lock that this client caches, or [hears](Claim::hears) about.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. Only reads,
-    /// but for a claim that [`hears`](Claim::hears) also makes the next waiter send a recall.
+    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. For a claim
+    /// that [`hears`](Claim::hears), also makes the next waiter send a recall; otherwise only reads.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 

@@ -79,7 +79,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have a [`HoldNote`] of this hold, which then needs a release of its own.
+    /// Whether the store may keep notes about this hold, so that its release shares no request.
     pub(crate) fn has_notes(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

@@ -158,7 +158,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // A short wait, because the thread signals just before it ends.
+            // A short wait: the thread signals just before it ends, and not again.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);
@@ -349,7 +349,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Fails as long as failures are left, then subscribes to everything.
+    /// A protocol that fails this number of times, and then subscribes to everything.
     struct Failing(Mutex<u32>);
 
     impl WakeupProtocol for Failing {

@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// No new connection can be opened, and of the idle ones only those that are alive serve.
+    /// A connector that opens no connection, so that only idle ones serve.
     struct Refusing {
         are_old: bool,
         are_alive: bool,

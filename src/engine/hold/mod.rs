@@ -138,7 +138,7 @@ impl Hold {
         (hold, state, level)
     }
 
-    /// Reads or changes the hold's state; the default, if the hold was removed.
+    /// Reads or changes the hold's state. Returns the default if the hold was removed.
     pub(crate) fn with<R: Default>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         self.local.state().state_of(self.serial).map(act).unwrap_or_default()
     }

@@ -4,7 +4,7 @@
 //! |-------------|-----------------------------------------------------|-----------------------------------------|
 //! | `LIVE`      | held, as long as `until` is ahead                   | the grant                               |
 //! | `RELEASING` | its owner is giving it up; not renewed, not "lost"  | the releasing caller, from `LIVE`       |
-//! | `EXPIRED`   | `until` passed unconfirmed                          | the first to see it, from `LIVE`        |
+//! | `EXPIRED`   | `until` passed without a confirmed renewal          | the first to see it, from `LIVE`        |
 //! | `GONE`      | the store said that the owner holds nothing         | the first to learn it, from `LIVE` or `RELEASING` |
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
 //! | `TOO_LONG`  | `until` passed, and `max_hold` allows no renewal    | as `EXPIRED`                            |

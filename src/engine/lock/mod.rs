@@ -41,7 +41,7 @@ const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Makes the thread use another owner number from now on. `false`: no thread would use this one again.
+    /// Makes the thread use another owner number. `false`: no thread has this one, so none can reuse it.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);

@@ -151,7 +151,7 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Marks that a renewal is about to be sent, for a thread that ends the hold. `false`: do not send it.
+    /// Notes that a renewal is about to be sent: a release now retires the number. `false`: do not send it.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way
