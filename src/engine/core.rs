@@ -310,7 +310,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // The waker is set before the count is read; a dropped `Call` does the reverse, so none is missed.
+        // The waker is set before the count is read; a dropped `Call` does the reverse: no end is missed.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {

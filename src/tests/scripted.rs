@@ -1,5 +1,5 @@
 //! The memory store with scripted answers: a test queues what the next questions get, or what happens before
-//! they get the right answer.
+//! they get the memory store's own answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
