@@ -210,7 +210,7 @@ impl Round {
                         return false; // the request had been carried out, and is undone now
                     }
                     // The request may still arrive, so the clean-up is repeated until the request can do no
-                    // harm. The more often it found nothing, the less likely is that.
+                    // harm. A late arrival gets less likely with time, so the pauses grow.
                     Some(Ok(_)) => (command_timeout, command_timeout.max(FOUND_NOTHING)),
                     Some(Err(_)) | None => (RETRY_LEAST, renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST)),
                 };
