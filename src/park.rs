@@ -36,7 +36,7 @@ struct ServiceState {
     bounds_ended: AtomicBool,
     /// Whether a test has paused the thread.
     stands_still: AtomicBool,
-    /// Whether the client is ending. A sleep then ends at once: a manual clock may never reach its end.
+    /// Whether the client is ending. Sleeps then end at once: perhaps nobody moves a manual clock again.
     is_ending: AtomicBool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
     while !is_over() {
         manual.service(id, Some(until));
-        // The signal is checked again after registering: an earlier signal is seen here, a later one ends the
+        // Checked again after registering: this check sees an earlier change, and a later change ends the
         // sleep.
         if !is_over() {
             waker.sleep(None);
@@ -126,7 +126,7 @@ impl Parker {
             has_slept = true;
         }
         if has_slept {
-            self.waker.wake(); // the signal may have had another cause: the service checks
+            self.waker.wake(); // a signal taken here may be about due work, so the service checks
         }
     }
 
@@ -175,7 +175,7 @@ impl Parker {
     }
 }
 
-/// Wakes a service's thread. A manual clock stands still until the thread has looked what is due.
+/// Wakes a service's thread. A manual clock then stands still until the thread has done what is due.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceWaker {
     waker: Waker,
@@ -196,7 +196,7 @@ impl ServiceWaker {
         self.wake();
     }
 
-    /// The session that holds depend on (`Sessions::bound`) may have ended: report the loss now.
+    /// Makes the timer report losses now: the session of some holds (`Sessions::bound`) may have ended.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),
         allow(dead_code, reason = "other stores bind nothing")

@@ -218,8 +218,8 @@ impl<'a> Timed<'a> {
         Timed { wire, deadline, only_ready: false, was_not_ready: false, armed }
     }
 
-    /// Sets the socket's time-out to the time left, unless the time-out is nearly that already: otherwise
-    /// every reply would cost this call.
+    /// Sets the socket's time-out to the time left, unless it is nearly that already: otherwise every reply
+    /// would cost a system call.
     fn arm(&self) -> io::Result<()> {
         let (left, armed) = (remaining(self.deadline)?, self.armed.get());
         if armed < left || armed > left + left / 16 {

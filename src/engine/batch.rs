@@ -124,7 +124,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Vec<Answ
     }
 }
 
-/// Extends the leases of these holds to `lease` from now on. Holds that are gone are lost.
+/// Extends the leases of these holds to `lease` from now on. Holds that the store does not have are lost.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
@@ -188,7 +188,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     let mut finish = |(LevelRelease { engine, hold, .. }, left, give_up, first): Read| {
         note(engine.send_release(action, &hold, left, give_up, first));
     };
-    // Released locks are reported before the others are asked about again, because this wakes their waiters.
+    // Released locks are reported first, because that wakes their waiters; repeated requests take time.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let is_alone = group.len() == 1;
@@ -209,8 +209,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
 }
 
 impl LevelRelease {
-    /// Ends the level. Returns the number of levels left, when this began, and the hand-off of the lock to
-    /// another thread of this process, if it began.
+    /// Ends the level. Returns the number of levels left, when this began, and the hand-off to another thread
+    /// of this process, if any.
     fn begin(&self, action: &'static str) -> Result<(u32, Moment, Option<HandoffResult>)> {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;

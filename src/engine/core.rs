@@ -70,7 +70,7 @@ impl Announcer {
     }
 }
 
-/// Does not keep the client alive: the end of the `Engine` ends the threads and closes the store.
+/// What callers and threads share. It does not keep the client alive: dropping the `Engine` ends the threads.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -310,7 +310,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // The waker is set before the count is read, and a dropped `Call` does the reverse: none is missed.
+        // The waker is set before the count is read; a dropped `Call` does the reverse: no end is missed.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {

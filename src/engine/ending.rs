@@ -33,7 +33,7 @@ impl Engine {
 
     /// Ends the client with its last clone. A lock whose release fails is free when its lease ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
-        // A program that called `shutdown` knows that it failed.
+        // A failed `shutdown` has already returned its error to the program.
         let has_failed = self.calls.is_closed() && self.left.lock().is_some();
         let outcome = if has_failed { Ok(()) } else { self.shutdown() };
         if has_failed || outcome.is_err() {
@@ -83,7 +83,7 @@ impl Engine {
         claims
     }
 
-    /// Releases the holds of these claims. While some requests are refused, repeats those that failed a few
+    /// Releases the holds of these claims. While some requests are refused, repeats the failed ones a few
     /// times: waiters that leave at this moment may use all connections. Returns the claims that were not
     /// released, and the first failure.
     fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {

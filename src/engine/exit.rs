@@ -1,4 +1,4 @@
-//! When a thread that caches holds ends, these are released first: the process may end with the thread.
+//! Releases a thread's cached holds when the thread ends, because the process may end with the thread.
 //!
 //! Like the end of a thread, `exit` of the C library runs the destructors of the calling thread's
 //! thread-locals (glibc and macOS, not musl), while all other threads go on. So the ending thread asks the
@@ -35,8 +35,8 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// Called by a thread that makes a client. For the main thread it creates the `End`, which the end of the
-/// thread drops.
+/// Called by a thread that makes a client. Creates the thread's `End`; that of the main thread, when dropped,
+/// releases all cached holds.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
@@ -48,8 +48,8 @@ pub(crate) fn note_cached(thread: u64) -> bool {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // This is impossible on Windows, which kills the other threads before it runs destructors, and in
-        // models, whose threads share one system thread.
+        // The cache thread cannot release holds now on Windows, which kills other threads before it runs
+        // destructors, nor in models, whose threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {
             return;

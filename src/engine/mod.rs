@@ -205,6 +205,6 @@ debug_fields!(Engine, |it| id: it.id);
 /// each request or lock pays for each with threads and connections.
 pub(crate) const MANY_CLIENTS: usize = 32;
 
-/// Each client has a clone.
+/// Each client has a clone, so the clones count the clients.
 static CLIENTS: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 static IS_REPORTED: atomic::AtomicBool = atomic::AtomicBool::new(false);

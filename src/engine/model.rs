@@ -231,28 +231,28 @@ fn queue_up(ways: [Way; 3]) {
     reading.join().unwrap();
 }
 
-/// A store whose wake-ups come as Redis's do: over a connection of its own that subscribes, is confirmed
-/// later, and sometimes breaks. Requests, answers, and messages without subscribers get lost.
+/// A store whose wake-ups come as Redis's do: over a connection of its own, which sometimes breaks, and whose
+/// subscriptions are confirmed later. Requests, answers, and messages without subscribers get lost.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
     /// The number of requests that may still get lost.
     trouble: AtomicUsize,
-    /// The next hand-off gets lost.
+    /// Whether the next hand-off gets lost.
     loses_handoff: AtomicBool,
 }
 
 /// The part that all clients of a server share: its subscriptions, each with its client's stream.
 #[derive(Default)]
 struct Exchange {
-    /// Answers to releases say whether other clients listen.
+    /// Whether answers to releases say if other clients listen.
     gives_way: bool,
-    /// Grants are answered as if another client stood in the wait queue, so that each may begin a time slice.
+    /// Whether answers to grants say that a client is in the wait queue, so that a time slice may begin.
     has_queue: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
     /// Whether a client caches the hold and got no recall. Locked while the server acts.
     is_cached: Mutex<bool>,
-    /// A recall may get lost although the subscription stands, as in a cluster.
+    /// Whether a recall may get lost although the subscription stands, as in a cluster.
     loses_recalls: bool,
 }
 
@@ -439,7 +439,7 @@ impl Store for Far {
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // the request is on its way
         self.server.renew(claims, deadline)
     }
 
@@ -485,7 +485,7 @@ impl HoldCaching for Far {
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
-        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // the request is on its way
         let one = |claim: &Claim| {
             self.ask(|| {
                 let is_cached = self.line.exchange.is_cached.lock();
@@ -511,7 +511,6 @@ impl Inspect for Far {
     }
 }
 
-/// Moves the clock by `step`, at most `steps` times, until `is_over`.
 fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn() -> bool) {
     for _ in 0..steps {
         if is_over() {
@@ -670,8 +669,7 @@ fn a_clients_shutdown_leaves_no_hold_and_no_waiter() {
     });
 }
 
-/// The end of a hold is noticed when it was planned, whatever the timer does then. Other holds come and go,
-/// so the timer may be in the middle of a check for one of these.
+/// The timer notices the end of a hold in time, even if it is just checking other holds, which come and go.
 #[test]
 fn an_expired_hold_is_reported_while_other_holds_end() {
     check(|| {
@@ -713,7 +711,7 @@ fn an_expired_hold_is_reported_while_other_holds_end() {
 /// The locks of a group with a lease are renewed until the last one is acquired. A renewal at that moment
 /// must not extend any lock beyond that lease: the client's own lease is a hundred times as long.
 #[test]
-fn a_hold_with_a_lease_is_not_renewed() {
+fn a_renewal_does_not_extend_a_groups_explicit_lease() {
     check(|| {
         let world = World::new();
         let (client, other) = (world.client(), world.client());

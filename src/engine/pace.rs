@@ -52,7 +52,7 @@ impl Budget {
 pub(super) const CLEANUP: Duration = Duration::from_millis(40);
 pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);
 
-/// How often the client reads the answers of releases for which no thread waits, at least.
+/// Longest pause between two reads of answers to releases for which no thread waits.
 pub(crate) const POLL_COMPLETIONS_EVERY: Duration = Duration::from_millis(20);
 
 /// Holds are renewed after each third of a lease, as by Redisson's watchdog.

@@ -51,7 +51,7 @@ impl Registry {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// Returns a copy, because a thread that makes a lock value needs the mutex.
+    /// Returns a copy, so that the mutex is free for threads that make lock values.
     pub(super) fn all(&self) -> Vec<Arc<LocalLock>> {
         self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect()
     }

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_hold_does_not_stop_other_renewals() {
+    fn unanswered_renewals_do_not_delay_other_renewals() {
         let start = ManualClock::new().now();
         // Two home nodes, as in a ring, or one, as in a cluster in which one member is down.
         for homes in [2, 1] {

@@ -24,7 +24,7 @@ pub(crate) struct OwnWait {
     pub(crate) known: Arc<Wait>,
 }
 
-/// A hold of a thread that waits, or a hold for whose end the thread waits.
+/// A hold of a thread that waits, or a hold for whose end a thread waits.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnHold {
     pub(crate) family: Family,
@@ -110,7 +110,7 @@ impl Registry {
             for ticket in local.queue.tickets.iter() {
                 awaited.insert(key.name.key());
                 let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
-                // A hold is entered before its waiter leaves the queue, so this one may be granted.
+                // A hold is entered before its waiter leaves the queue, so perhaps this waiter is granted.
                 let is_granted = |state: &State| {
                     let is_own = state.keeper() == Some(one.thread.id()) || state.number == one.number;
                     is_own && !state.is_cached() && state.hold.stands(now)
@@ -135,7 +135,7 @@ impl Registry {
             for state in local.holds.iter().filter(|state| !state.is_cached() && state.hold.stands(now)) {
                 let (by, taker) = (state.keeper(), state.hold.holder.taker());
                 let waiter = by.or(taker).filter(|thread| threads.contains(thread));
-                // Both halves of a read-write lock have one name.
+                // By name, because a reader may wait for a writer's hold, and a writer for a reader's.
                 if waiter.is_some() || awaited.contains(key.name.key()) {
                     holding.extend(waiter);
                     let shown = LockUse { by, taker, ..shown(key, state, now) };

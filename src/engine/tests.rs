@@ -427,7 +427,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     engine.ends_badly();
 }
 
-/// The place is left in time: a second command time-out would exceed the caller's limit.
+/// The waiter leaves within one command time-out, because a second would exceed the caller's limit.
 #[test]
 fn a_failed_or_timed_out_fair_waiter_leaves_the_queue() {
     let wait = Duration::from_millis(20);

@@ -24,8 +24,8 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// How long a clean-up may wait for its first request. The clean-up of an expired hold needs this time: its
-/// `until` has passed when it begins.
+/// For this long a clean-up waits for its first request, even after its `until`: the clean-up of an expired
+/// hold begins when `until` has passed.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has
@@ -62,8 +62,8 @@ struct Round {
 impl Round {
     /// Does one thing that is due, renewals first, and returns when the next one is due.
     fn round(&mut self) -> Moment {
-        // The next check is read before the inbox is emptied: a renewal that the timer adds afterwards is due
-        // by then.
+        // Read before the inbox is emptied, so that `next_renewal` covers a renewal that the timer moves to
+        // the inbox later.
         let next_renewal = self.core.registry.first_check();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();
@@ -210,7 +210,7 @@ impl Round {
                         return false; // the request had been carried out, and is undone now
                     }
                     // The request may still arrive, so the clean-up is repeated until the request can do no
-                    // harm. The more often it found nothing, the less likely is that.
+                    // harm. A late arrival gets less likely with time, so the pauses grow.
                     Some(Ok(_)) => (command_timeout, command_timeout.max(FOUND_NOTHING)),
                     Some(Err(_)) | None => (RETRY_LEAST, renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST)),
                 };

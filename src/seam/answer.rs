@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
         /// When to ask again without a message; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether this client also listens to releases, since it is first and some releasers skip the queue.
+        /// Whether this client, which is first, also listens to releases: some do not notify the queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -87,7 +87,7 @@ pub(crate) fn named_each<T>(
 
 /// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the deadline. After it, still reads an answer that came in time.
+    /// Waits for the answer until the deadline. Afterwards, still reads an answer that came before it.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 

@@ -17,11 +17,12 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// Read once from each store: see [`OpenStore`].
+/// The optional parts that a store has. They do not change, so [`OpenStore`] reads them once.
 #[derive(Clone)]
 pub(crate) struct Capabilities {
     /// Whether the store sends messages about other clients' releases. Without messages, waiters poll.
     pub(crate) wakes: bool,
+    /// Whether the store implements [`Store::expire_in`].
     pub(crate) can_expire_in: bool,
     /// Whether a busy attempt (of a fair lock, a condition) joins a queue of waiters in the store, in order
     /// of arrival. Repeated attempts keep the place. Each local waiter sends attempts of its own, and the
@@ -161,7 +162,7 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the wait queue. Later holds say so by ids of version 4. No I/O.
+    /// Whether the server refuses to notify the queue. Later holds then use the client's id without queue.
     fn is_refused(&self) -> bool {
         false
     }
@@ -186,8 +187,8 @@ pub(crate) trait HoldCaching: Send + Sync {
     /// Wakes `waker` when other clients want a lock that this client caches, or [hears](Claim::hears) about.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. Only reads,
-    /// but for a claim that [`hears`](Claim::hears) also makes the next waiter send a recall.
+    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. For a claim
+    /// that [`hears`](Claim::hears), also makes the next waiter send a recall; otherwise only reads.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
@@ -197,7 +198,7 @@ pub(crate) enum CachedCheck {
     /// Other clients want the lock; for a cached hold also if the store cannot tell.
     Wanted,
     /// For a hold that [hears](Claim::hears): the mark that asks waiters for a recall was missing, and was
-    /// set now. At the first check that is usual; later a waiter took the mark when it sent a recall.
+    /// set now. The first check mostly finds it missing; later, a waiter that sent a recall has removed it.
     Unmarked,
     Lost,
 }

@@ -40,8 +40,8 @@ pub(crate) struct Claim {
     /// The hold count, for renewals: Redlock restores it on a server that lost the hold.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client keeps the hold after its release, until another client's waiter asks for it by a
-    /// recall; on stores that [can](super::capabilities::HoldCaching).
+    /// Whether the client caches the hold after its last level, until another client's waiter recalls it; on
+    /// stores that [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
     /// Whether the holder wants to learn of waiters, by their recalls. Its owner number is then not reused: a
     /// late request under the number could make waiters send recalls to a later hold.
@@ -79,7 +79,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have a [`HoldNote`] of this hold, which then needs a release of its own.
+    /// Whether the store may keep notes about this hold, so that its release shares no request.
     pub(crate) fn has_notes(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_query_has_no_unknown_outcome() {
+    fn a_failed_read_has_a_known_outcome() {
         assert!(matches!(Failure::Unknown(error()).of_reading(), Failure::Refused(_)));
     }
 }

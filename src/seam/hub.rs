@@ -158,7 +158,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // A short wait, because the thread signals just before it ends.
+            // A short wait: the thread signals just before it ends, and not again.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);
@@ -298,7 +298,7 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends channels without listeners after `linger`, or at once if refused or after `end_soon`.
+    /// Ends channels without listeners: after `linger`, or at once if refused or not to linger.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
@@ -349,7 +349,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Fails as long as failures are left, then subscribes to everything.
+    /// A protocol that fails this number of times, and then subscribes to everything.
     struct Failing(Mutex<u32>);
 
     impl WakeupProtocol for Failing {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnect_pauses_restart_after_an_outage() {
+    fn a_new_connection_resets_the_reconnect_pause() {
         let (hub, _reporter) = hub(3, LONG);
         let waker = Waker::default();
         let listening = hub.listen("a", &waker).unwrap();

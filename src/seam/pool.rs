@@ -199,7 +199,7 @@ impl<C: Connector> Place<'_, C> {
             if let Some(link) = self.pool.alive(link) {
                 return Ok(link);
             }
-            // Each ping of a connection that gets no answer may take a whole time-out.
+            // A ping without an answer may take a whole time-out.
             if Clock::System.now() >= deadline {
                 return Err(Failure::Refused(error));
             }
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// No new connection can be opened, and of the idle ones only those that are alive serve.
+    /// A connector that opens no connection, so that only idle ones serve.
     struct Refusing {
         are_old: bool,
         are_alive: bool,
@@ -290,7 +290,7 @@ mod tests {
     fn no_further_connection_is_tried_after_the_deadline() {
         let pool = pool(false, false, vec![1, 2, 3, 4]);
         assert!(pool.lend(Rank::Request, Clock::System.now()).is_err());
-        // One ping before the attempt to connect, and one behind it.
+        // One ping before the attempt to connect, and one after it.
         assert_eq!(*pool.connector.pings.lock(), 2);
         assert!(pool.lend(Rank::Request, Clock::System.after(Duration::from_secs(60))).is_err());
         assert_eq!(*pool.connector.pings.lock(), 4, "each connection is tried before the deadline");

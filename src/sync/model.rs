@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::{thread, thread_local};
 
-/// Shuttle switches threads here, and only here.
+/// A switch point, like each use of shuttle's own types: here shuttle may run another thread.
 fn point() {
     thread::sleep(Duration::ZERO);
 }

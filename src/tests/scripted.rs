@@ -1,5 +1,5 @@
 //! The memory store with scripted answers: a test queues what the next questions get, or what happens before
-//! they get the right answer.
+//! they get the memory store's own answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::stores::memory::{MemoryAccess, MemoryStore};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, ManualClock, Moment};
 
-/// Answers a question, or asks the function that it gets for the right answer.
+/// Answers a question. Its argument returns the answer of the memory store.
 type Script<T> = Box<dyn FnOnce(&dyn Fn() -> Answer<T>) -> Answer<T> + Send>;
 
 type Always<T> = fn() -> Answer<T>;
 
-/// The questions of one sort, and the scripts of the next ones.
+/// The questions of one sort that were asked, and the scripts that answer the next ones.
 pub(crate) struct Asked<T> {
     scripts: Mutex<VecDeque<Script<T>>>,
     /// The answer to every question without a script.
@@ -69,7 +69,7 @@ impl<T> Asked<T> {
         answers.into_iter().for_each(|answer| self.say(|| answer));
     }
 
-    /// The next question gets the right answer after this.
+    /// Runs `hook` before the next question, which then gets the memory store's answer.
     pub(crate) fn before(&self, hook: impl FnOnce() + Send + 'static) {
         self.scripts.lock().push_back(Box::new(|right| {
             hook();
@@ -86,7 +86,7 @@ impl<T> Asked<T> {
         *self.always.lock() = None;
     }
 
-    /// The number of scripts that no question has met yet.
+    /// The number of scripts that no question has used yet.
     pub(crate) fn left(&self) -> usize {
         self.scripts.lock().len()
     }
@@ -95,7 +95,7 @@ impl<T> Asked<T> {
         self.scripts.lock().clear();
     }
 
-    /// How often it was asked.
+    /// The number of questions so far.
     pub(crate) fn count(&self) -> usize {
         self.asked.lock().len()
     }
@@ -230,12 +230,12 @@ impl Scripted {
         self.holder().is_none()
     }
 
-    /// Loses the lock `a`.
+    /// Makes the store forget the lock `a`.
     pub(crate) fn forget(&self) {
         self.memory.as_ref().unwrap().0.forget("a");
     }
 
-    /// The lock `a` gets this holder, as by a late request.
+    /// Makes this owner the holder of the lock `a`, as a late request would.
     pub(crate) fn give(&self, owner: Owner) {
         let late = Claim { owner, ..claim(Kind::Mutex, "a", Duration::from_secs(3600)) };
         self.forget();

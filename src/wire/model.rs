@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::sync::{Condvar, Mutex, toss};
 use crate::time::Clock;
 
-/// The client's end. Clones are the server's end.
+/// Both ends: the client reads and writes; on a clone, the server calls `answer`.
 #[derive(Clone, Default)]
 pub(crate) struct Pipe {
     shared: Arc<Shared>,

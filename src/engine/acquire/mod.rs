@@ -54,13 +54,13 @@ impl Engine {
             }
             Found::Leaving => number = Some(unbound_number()),
             Found::Stale(hold, next) => self.core.send_cached_release(Some((hold, next)), None),
-            // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
-            // number, so that late requests cannot affect it; see `Hold::lose`.
+            // After the loss of an own hold, the new hold has another owner number, so that late requests
+            // cannot affect it; see `Hold::lose`.
             Found::Own(_) | Found::Used | Found::Uncontended => {}
         }
         if !is_uncontended {
             if !call.by_thread || begun >= call.limit {
-                // The call would find the lock busy, although no thread holds it.
+                // A cached hold would make the lock busy for this call, although no thread uses it.
                 self.core.release_cached(call.local, None);
             }
             if let Some(words) = self.own_hold_in_the_way(call, &thread, None) {
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Why the call would wait for its own thread, if it would. `owner`: the owner under which the call asks.
-    /// A thread that writes can read only as the same owner, until that owner's number is retired.
+    /// A thread that writes can read only under the owner of its write hold.
     fn own_hold_in_the_way(
         &self,
         call: &AcquireCall<'_>,
@@ -95,7 +95,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // For the store both tasks are one owner, so it would let this one read.
+            // For the store both tasks are one owner, so it would let this task read.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Makes the store end this thread's write hold when the lease of the write hold is over. In the store
-    /// both holds may share one expiry, so the renewals of the read hold would keep both.
+    /// the thread's two holds may share one expiry, so renewals of the read hold would keep both.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
             return;

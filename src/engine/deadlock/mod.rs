@@ -201,7 +201,7 @@ impl Finder {
             self.forget(|key| was_searched(key) && !rings.contains_key(key), ended);
         }
         for (id, key) in &searched {
-            // A new cycle is confirmed by the wait's next search.
+            // The wait's next search confirms a new cycle.
             let is_new = key.as_ref().is_some_and(|key| !self.is_ripe(key, ended));
             self.pace.searched(*id, is_new, self.written.binary_search(id).is_ok(), ended);
         }
@@ -232,7 +232,7 @@ impl Finder {
         let (core, deadlock) = (&self.core, Arc::new(deadlock));
         if let Some(seen @ Seen { reported: None, .. }) = self.seen.get_mut(&key_of(ring)) {
             seen.reported = Some((Arc::clone(&deadlock), now));
-            // Uncertain ones are not counted: a thread outside of the cycle may end them.
+            // Uncertain deadlocks are not counted: a thread outside of the cycle may end them.
             core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let reported = Arc::clone(&deadlock);
             core.reporter

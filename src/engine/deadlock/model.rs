@@ -24,7 +24,7 @@ use crate::ident::{ClientId, Owner};
 const THREADS: usize = 3;
 const LOCKS: usize = 3;
 
-/// How the world differs from the engine.
+/// A mistake in the search, which the engine does not make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Fault {
     None,
@@ -63,7 +63,7 @@ enum Step {
     Acquire(usize, usize),
     Wait(usize, usize),
     Write(usize),
-    /// The client's entry has no room for its wait.
+    /// Writes an entry that has no room for the client's wait.
     WriteCut(usize),
     TimeOut(usize),
     Grant(usize),
@@ -435,8 +435,8 @@ fn lasting_deadlocks_are_reported_and_no_false_ones() {
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
 }
 
-/// A world five steps after a published wait for the searching thread's lock: the lock was granted, released
-/// and acquired again, and then the searcher waits for the other thread's lock.
+/// All worlds up to five steps after a wait for the searcher's lock was published. In one of them the lock
+/// was granted, released and acquired again, and then the searcher waits for the other thread's lock.
 fn published_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let published =

@@ -35,10 +35,10 @@ pub(super) struct Reading<'a> {
     pub(super) requests: u64,
     /// How many requests, and how many threads, may still be read for one wait.
     most: (u64, usize),
-    /// Something could not be read, so cycles may have been missed.
+    /// Whether something could not be read, so that cycles may have been missed.
     pub(super) has_gaps: bool,
     pub(super) refusal: Option<Error>,
-    /// A path was not followed to its end: it had too many threads, or needed too many requests.
+    /// Whether some path was not followed to its end: it had too many threads, or needed too many requests.
     pub(super) is_beyond: bool,
 }
 

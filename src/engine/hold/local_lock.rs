@@ -53,7 +53,7 @@ pub(crate) type LockState = Machine<Arc<Hold>, LocalWaiter, Beside>;
 pub(crate) struct Beside {
     /// The subscription to recalls, while a hold may be cached until a recall, or hears of waiters.
     pub(crate) recalls: Option<Subscription>,
-    /// The lock caches holds until a recall, so the subscription stays between two holds.
+    /// Whether the lock caches holds until a recall, so that the subscription stays between two holds.
     keeps_recalls: bool,
     /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
     failure: Option<(Moment, Error)>,
@@ -194,7 +194,7 @@ impl LocalLock {
         QueuePlace { local: Arc::clone(self), ticket, wait, has_left: false }
     }
 
-    /// `None`: the store answered.
+    /// Notes the last failure of the queue's head; `None`: the store answered.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.tickets.is_empty() {

@@ -138,7 +138,7 @@ impl Hold {
         (hold, state, level)
     }
 
-    /// Reads or changes the hold's state; the default, if the hold was removed.
+    /// Reads or changes the hold's state. Returns the default if the hold was removed.
     pub(crate) fn with<R: Default>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         self.local.state().state_of(self.serial).map(act).unwrap_or_default()
     }
@@ -207,7 +207,7 @@ impl Hold {
         }
     }
 
-    /// As [`HoldState::can_stay`]. A hold whose next use would inherit something, such as a listener, cannot.
+    /// As [`HoldState::can_stay`], but `None` if the next use would inherit something, such as a listener.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.are_there.load(Ordering::SeqCst) && !self.span.is_open();
@@ -227,7 +227,7 @@ impl Hold {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// Ends the renewals of this level, because the other locks of its group are acquired.
+    /// Ends the renewals of a level with an explicit lease, which ran only until its group was acquired.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {

@@ -4,7 +4,7 @@
 //! |-------------|-----------------------------------------------------|-----------------------------------------|
 //! | `LIVE`      | held, as long as `until` is ahead                   | the grant                               |
 //! | `RELEASING` | its owner is giving it up; not renewed, not "lost"  | the releasing caller, from `LIVE`       |
-//! | `EXPIRED`   | `until` passed unconfirmed                          | the first to see it, from `LIVE`        |
+//! | `EXPIRED`   | `until` passed without a confirmed renewal          | the first to see it, from `LIVE`        |
 //! | `GONE`      | the store said that the owner holds nothing         | the first to learn it, from `LIVE` or `RELEASING` |
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
 //! | `TOO_LONG`  | `until` passed, and `max_hold` allows no renewal    | as `EXPIRED`                            |
@@ -93,10 +93,10 @@ pub(crate) struct Listeners {
     pub(super) list: Mutex<VecDeque<Listener>>,
     /// Whether `list` may have a listener. Changed under its mutex, which readers of the flag need not take.
     pub(super) are_there: AtomicBool,
-    /// The hold was released or lost. Changed under the mutex of `list`.
+    /// Whether the hold was released or lost. Changed under the mutex of `list`.
     pub(super) has_ended: AtomicBool,
     pub(super) are_kept: AtomicBool,
-    /// Callbacks of contention are queued or running.
+    /// Whether callbacks of contention are queued or running.
     pub(super) is_calling: AtomicBool,
 }
 

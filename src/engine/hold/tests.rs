@@ -71,7 +71,6 @@ fn hold_by(grant: Hold) -> Arc<Hold> {
     enter(grant, Lease::Renewed, false)
 }
 
-/// Enters the grant in its lock.
 fn enter(grant: Hold, lease: Lease, until_recall: bool) -> Arc<Hold> {
     let (hold, mut own, _level) = grant.begin(lease);
     own.asks_to_cache = hold.may_be_cached;
@@ -120,7 +119,7 @@ fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
 }
 
 #[test]
-fn unlock_caches_a_hold_only_if_the_last_acquire_allowed() {
+fn unlock_caches_only_if_the_last_acquire_asked_for_it() {
     let hold = hold_by(cached());
     let now = hold.since();
     assert_eq!([false, true].map(|is_dropped| can_be_cached(&hold, is_dropped)), [Some(true), Some(true)]);
@@ -147,7 +146,7 @@ fn the_window_is_one_percent_shorter_than_the_lease() {
 }
 
 #[test]
-fn a_loss_is_reported_once_and_permanent() {
+fn a_loss_is_permanent_and_reported_once() {
     let (start, hold) = held(Lease::Renewed);
     let reporter = Reporter::new(None);
     let channel = hold.loss_channel();
@@ -174,7 +173,7 @@ fn after_an_unanswered_request_a_release_changes_the_owner_number() {
     assert_eq!(mark.number(), number);
     assert!(hold.begin_return());
     assert_ne!(mark.number(), number);
-    // The same order as above, but the release comes before the retirement.
+    // The same, but the release begins before the number is to be retired.
     let number = mark.number();
     let other = of_thread(&mark);
     assert!(other.begin_return());
@@ -268,7 +267,7 @@ fn a_multi_locks_explicitly_leased_hold_is_not_renewed() {
     assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(LEASE));
 }
 
-/// If each end took time by the number of levels, this would take many minutes.
+/// If the time to end a level grew with the number of levels, this would take many minutes.
 #[test]
 fn many_reentries_end_quickly_in_either_order() {
     const LEVELS: usize = 200_000;
@@ -441,7 +440,7 @@ fn called(calls: &AtomicU64, reporter: &Reporter) -> u64 {
 
 #[cfg(not(leasehold_shuttle))]
 #[test]
-fn callbacks_of_live_holds_run_one_at_a_time() {
+fn a_contention_callback_is_not_called_again_while_it_runs() {
     let (time, reporter) = (ManualClock::new(), Reporter::new(None));
     let (hold, clock) = (hold(Lease::Renewed, time.now()), Clock::Manual(time));
     let (go_on, waits) = crossbeam_channel::unbounded::<()>();

@@ -139,7 +139,7 @@ impl Caching {
         at.recalls.filter(|_| !is_paused)
     }
 
-    /// Whether others want a hold that may be cached until a recall. Without a subscription they may.
+    /// Whether others want a hold that may be cached until a recall. Yes, if there is no subscription.
     fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
         let Some(recallable) = &mut own.recallable else { return false };
         if Some(recallable.heard) != at.recalls {
@@ -148,7 +148,7 @@ impl Caching {
         recallable.is_wanted
     }
 
-    /// Others want the hold. Without a subscription they only may, and no recall came.
+    /// Notes that others want the hold. Without a subscription this is a guess, and counts as no recall.
     fn note_wanted(&mut self, recallable: &mut Recallable, at: At<'_>) {
         if !std::mem::replace(&mut recallable.is_wanted, true) && at.recalls.is_some() {
             let soon = self.recalled.is_some_and(|(last, _)| at.now.since(last) < SOON);

@@ -9,8 +9,8 @@ use crate::time::Moment;
 /// Time between two checks of a hold, and shortest time between two runs of its callbacks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A message lets the next check come this soon after the last. Not sooner, because ZooKeeper also sends a
-/// message for each reader that joins other readers.
+/// After a message, the next check may come this soon after the last. Not sooner, because ZooKeeper also
+/// sends a message for each reader that joins other readers.
 const APART: Duration = Duration::from_millis(50);
 
 /// Other clients count as waiting for this long after their last sign, which covers the pause between two of

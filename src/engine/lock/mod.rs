@@ -41,14 +41,14 @@ const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Makes the thread use another owner number from now on. `false`: no thread would use this one again.
+    /// Makes the thread use another owner number. `false`: no thread has this one, so none can reuse it.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);
 
     fn lost(&mut self, reason: LossReason);
 
-    /// `unlock` has ended a level that has a guard.
+    /// Notes that `unlock` has ended a level that has a guard.
     fn note_spent_guard(&mut self) {}
 
     /// When the hold's session ends; `Moment::NEVER` without one.
@@ -149,7 +149,7 @@ impl<H, W: Default, X: Default> Default for Machine<H, W, X> {
     }
 }
 
-/// For callers that use other fields of the machine too: as [`Machine::state_of`].
+/// As [`Machine::state_of`], for callers that use other fields of the machine meanwhile.
 fn state_in<H: Handle>(holds: &mut [HoldState<H>], serial: u64) -> Option<&mut HoldState<H>> {
     let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
     holds.get_mut(at)
@@ -166,8 +166,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// The lock's state for a call that has sent nothing yet; `thread` is `None` for a guard. `caches`: the call may
-    /// cache the hold until a recall. `asks`: it can attempt at once. `may_use`: as for
+    /// The lock's state for a call that has sent nothing yet; `thread` is `None` for a guard. `caches`: the
+    /// call may cache the hold until a recall. `asks`: it can attempt at once. `may_use`: as for
     /// [`reuse`](Self::reuse).
     pub(crate) fn find(
         &mut self,

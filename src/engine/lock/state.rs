@@ -133,7 +133,7 @@ impl<H: Handle> HoldState<H> {
 
     /// Whether the hold can be cached after its last level. `Some(false)`: only until a recall. `Some(true)`:
     /// a time slice may cache it too. A slice needs `has_slices`, and a dropped guard or a call that asks to
-    /// cache. A renewal under way prevents a slice only: until a recall, the hold stays the same.
+    /// cache. A renewal under way prevents a slice only: holds cached until a recall are renewed anyway.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -151,7 +151,7 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Marks that a renewal is about to be sent, for a thread that ends the hold. `false`: do not send it.
+    /// Notes that a renewal is about to be sent: a release now retires the number. `false`: do not send it.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way
@@ -210,7 +210,7 @@ impl Levels {
         Some(level)
     }
 
-    /// Renewals of this level end, now that the other locks of its group are acquired.
+    /// Ends the renewals of a group's level, because all locks of the group are acquired now.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };

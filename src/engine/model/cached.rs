@@ -64,7 +64,6 @@ impl Crowd {
         Crowd { world, ended, stores, clients, threads, readers }
     }
 
-    /// Moves the clock by `step`, at most `steps` times, until all threads have ended.
     fn pass_time(&self, step: Duration, steps: usize) {
         let is_over = || self.ended.load(Ordering::SeqCst) == self.threads.len();
         pass_time(&self.world.clock, step, steps, is_over);

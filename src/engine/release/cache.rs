@@ -38,7 +38,7 @@ impl Engine {
     }
 
     pub(super) fn cached(&self, hold: &Arc<Hold>, cached: CachedFor, now: Moment) {
-        // The cache thread has watched a hold of the other sort, cached until a recall, since its grant.
+        // A hold cached until a recall needs no such call: the cache thread watches it from its grant on.
         if cached == CachedFor::TimeSlice {
             self.core.cache_thread.watch(&hold.local, now.plus(RULES.idle));
         }

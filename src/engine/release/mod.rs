@@ -116,7 +116,7 @@ impl Engine {
             },
         };
         if may_cache {
-            // The thread has waited for the answer, except after most dropped guards.
+            // The thread has its answer (except after most dropped guards), and may come back from now on.
             let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
             hold.local.state().caching.note_return(thread, now);
         }
@@ -299,7 +299,7 @@ impl Engine {
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         let why = match self.inspect(action, kind, name) {
             Ok(None) => NotHeld::Free,
-            // Whoever knows another program's token can release the lock, so it is hidden.
+            // Whoever knows another program's token can release the lock, so the token is hidden.
             Ok(Some(snapshot)) if kind.is_token() && !Owner::is_one(&snapshot.holder) => {
                 NotHeld::HeldBy("the token of another program".to_owned())
             }

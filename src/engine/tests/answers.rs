@@ -290,7 +290,7 @@ fn the_number_of_successive_local_hand_offs_is_limited() {
         assert!(times < 1_000, "other clients never get the lock");
     }
     assert!(times > 1, "{times}");
-    // After a release that notified others, local hand-offs count anew, and the registry remembers the others
+    // After a release that notified others, local hand-offs count anew, and the registry keeps the local lock
     // for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));

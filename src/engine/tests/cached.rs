@@ -113,7 +113,7 @@ fn an_unused_cached_hold_is_released_though_checks_go_unanswered() {
 
 /// Each renewal asks for the client's lease, also between two uses.
 #[test]
-fn a_reused_lock_has_the_whole_lease() {
+fn a_reused_cached_hold_has_the_whole_lease() {
     let client = CachingClient::with_lease(MS * 300);
     let mut last = client.used(&named("a"));
     for _ in 0..4 {

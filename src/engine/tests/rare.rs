@@ -141,7 +141,7 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
     let (store, clock, engine, name) = standing(scripted());
     let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
-    // A connection attempt that gets no answer.
+    // Stands for a connection attempt that gets no answer.
     store.releases.say(move || {
         clock.advance(timeout);
         refused()
@@ -225,8 +225,8 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     place
 }
 
-/// No thread waits for a thread whose guard was dropped, even if the release takes longer than the thread's
-/// next wait; nor for a waiter whose hold is entered, but which has not left the queue.
+/// A thread whose guard was dropped holds nothing, even if the release takes longer than its next wait. A
+/// waiter whose hold is entered does not wait any more, even if it is still in the queue.
 #[test]
 fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
     let (_store, engine, name) = running(scripted());

@@ -33,8 +33,8 @@ impl Waiting<'_> {
         self.release_watch.note_heard();
         let (claim, engine) = (self.next_claim()?, self.engine);
         if heard.is_none() && self.waits {
-            // The message count of a subscription that other waiters may have made, perhaps at a new home
-            // node.
+            // If other waiters have subscribed, perhaps at a new home node, counts their messages so far:
+            // `listen` compares the count, to notice a message that came since.
             let count = engine.store.message_count(&claim);
             (self.listening.unheard, self.listening.message_count) = (count, count);
         }

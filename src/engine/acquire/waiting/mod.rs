@@ -235,8 +235,8 @@ impl<'a> Waiting<'a> {
     }
 
     /// One step: receives a hand-off, sleeps while another waiter asks, or attempts. Fails if the client has
-    /// ended, if this wait is to break a deadlock, or if the head has had only failures for `retry_timeout`,
-    /// which the other waiters share.
+    /// ended, if this wait must end to break a deadlock, or if the head has had only failures for
+    /// `retry_timeout`, which all waiters share.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         let (engine, call, now) = (self.engine, self.call, self.engine.clock.now());
         engine.open(call.action)?;

@@ -48,7 +48,7 @@ impl Waiting<'_> {
             let (name, kind) = (call.name.given(), call.kind.label());
             engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
         }
-        // A hand-off is not cached until a recall, because other threads here probably wait for the lock.
+        // After a hand-off the hold is not cached until a recall: other threads here probably wait.
         let offer = call.kind.has_queue().then_some(Claim { caches: false, ..claim });
         let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
             return Ok(());
@@ -58,7 +58,7 @@ impl Waiting<'_> {
         if is_new && !call.kind.is_counted() {
             engine.find_by(begun.plus(engine.options.detect_deadlocks_after));
         }
-        // From now on the waiter can be handed the lock.
+        // The waiter has left its offer; from its first sleep on it counts as waiting.
         if !std::mem::replace(&mut self.is_waiting, true) {
             engine.reporter.counters.begin_wait(call.name.given());
             engine.note_waiter(call.local);

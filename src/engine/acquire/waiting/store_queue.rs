@@ -178,7 +178,7 @@ impl Waiting<'_> {
         let is_over = now >= call.limit;
         let is_spent = now.since(since) >= engine.options.retry_timeout;
         let is_final = is_over || is_spent || !error.is_retryable();
-        // The waiters behind this one share the outage. A failure without time left begins none.
+        // The waiters behind this one share the outage. A failure at the end of this call's time begins none.
         if !is_own && !is_over {
             call.local.note_failure(Some((since, error.copy())));
             if is_final {

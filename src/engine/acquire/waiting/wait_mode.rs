@@ -50,8 +50,8 @@ impl WaitMode {
         }
     }
 
-    /// The waiter calls this before an attempt. `is_notified`: since the last attempt, the client was told
-    /// that it is next.
+    /// The waiter calls this before an attempt. `is_notified`: since the last attempt, a message said that
+    /// the client is next.
     pub(super) fn become_next(&mut self, is_notified: bool) {
         if is_notified {
             self.change(QueueMode::IsNext, true);

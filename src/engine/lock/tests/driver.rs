@@ -158,7 +158,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `wait_for`: a try releases the cached hold, a waiter joins the queue.
+    /// As `find_or_ask` and `take_or_give_up`: a try releases the cached hold, a waiter joins the queue.
     fn join(&mut self, thread: usize) {
         let is_first = self.lock().queue.get(ticket(thread)).is_none();
         let once = self.client.users[thread].once;

@@ -15,7 +15,6 @@ pub(super) enum Event {
     GiveUp(usize),
     // A thread ends a level, by `unlock` or by a dropped guard.
     End { id: Id, dropped: bool },
-    // The request was sent.
     Sent(Effect),
     // The request was not sent: the store cannot do it, or the thread panicked.
     NotSent(Effect),
@@ -40,7 +39,7 @@ pub(super) enum Said {
     Unknown,
 }
 
-/// An action of the driver, later and without the mutex.
+/// What the driver does later, without the mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask { thread: usize, number: Number, caches: bool, waits: bool },

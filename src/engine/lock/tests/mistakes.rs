@@ -70,7 +70,6 @@ impl Mistake {
                     (ticket.word, ticket.waiter.is_woken) = (false, false);
                 });
             }
-            // The mistake: the clock is read before the answer.
             (Mistake::RenewalJudgedEarly, Event::Answer(Request { effect: Effect::Renew { id }, .. }, _)) => {
                 if let Some(own) = lock.state_of(id.serial).filter(|own| own.until <= NOW) {
                     own.until = NOW.plus(TICK);

@@ -32,7 +32,7 @@ fn age(moment: &mut Moment, floor: u64) {
     }
 }
 
-/// The age, in ticks, that all older moments get.
+/// The greatest age, in ticks: an older moment is given this age.
 const OLDEST: u64 = 4;
 
 impl Client {

@@ -1,4 +1,4 @@
-//! The properties of each state.
+//! Checks the properties that each state of a small world must have.
 
 use super::event::Request;
 use super::world::{At, NOW, Setup, World};

@@ -42,7 +42,7 @@ fn hold(lock: &mut Lock) -> u64 {
 }
 
 #[test]
-fn the_first_to_join_is_head() {
+fn the_first_waiter_to_join_is_the_head() {
     let mut lock = lock();
     assert_eq!(heads(&lock), [FIRST]);
     lock.leave(FIRST);
@@ -63,7 +63,7 @@ fn a_leaving_middle_waiter_does_not_change_the_head() {
 }
 
 #[test]
-fn the_new_head_is_woken() {
+fn a_waiter_that_becomes_head_is_woken() {
     let mut lock = lock();
     assert!(lock.sleep(SECOND, true, true));
     lock.leave(FIRST);

@@ -32,12 +32,12 @@ pub(super) struct Setup {
     pub(super) unlocks: bool,
     pub(super) drops: bool,
     pub(super) reenters: bool,
-    /// Every other thread may give up at any time; the others wait until they have the lock.
+    /// Whether every second thread may give up at any time; the others wait until they have the lock.
     pub(super) gives_up: bool,
     pub(super) tries: bool,
-    /// An operator may free the lock.
+    /// Whether an operator may free the lock.
     pub(super) forces: bool,
-    /// Threads may retire their numbers because of other locks.
+    /// Whether threads may retire their numbers because of other locks.
     pub(super) retires: bool,
     pub(super) caches: bool,
     pub(super) rules: Rules,
@@ -94,7 +94,7 @@ pub(super) struct User {
     pub(super) pause_until: Option<Moment>,
     pub(super) caches: bool,
     pub(super) once: bool,
-    /// The thread asks for an uncontended lock, and leaves the queue with the grant.
+    /// Whether the thread asks for an uncontended lock, and so leaves the queue with the grant.
     pub(super) is_uncontended: bool,
     /// The number of this wait, if it is not the thread's.
     pub(super) unbound: Option<Number>,
@@ -108,7 +108,7 @@ pub(super) struct User {
     pub(super) settles: Option<bool>,
     /// The outcome of the thread's own hand-off.
     pub(super) outcome: Option<Said>,
-    /// The thread has seen its window end.
+    /// Whether the thread has seen its window end.
     pub(super) saw_end: bool,
     pub(super) outbox: Vec<Effect>,
 }
@@ -153,7 +153,7 @@ pub(super) struct World {
     pub(super) strays: Vec<(usize, Request)>,
     pub(super) faults: u8,
     pub(super) had_fault: bool,
-    /// An operator freed the lock while it was held, so two may count on it until the owner learns of that.
+    /// Whether an operator freed a held lock: then two may count on it until the old owner learns of that.
     pub(super) was_forced: bool,
     pub(super) idle_wait: u64,
 }
@@ -265,7 +265,7 @@ impl World {
                 Effect::HandOff { to, .. } => client.users[to].at == At::Receiving,
                 _ => true,
             };
-            // The client handles answers to releases for which no thread waits before it reads later answers.
+            // An answer to a release for which no thread waits is handled before any later answer.
             if is_read && !client.answers[..i].iter().any(|(earlier, _)| earlier.is_settled_by_others()) {
                 out.push(Action::Read(c, i));
             }
