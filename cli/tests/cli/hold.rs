@@ -93,7 +93,7 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
 }
 
 #[test]
-fn a_hold_follows_the_process_of_dollar_dollar() {
+fn hold_in_any_substitution_keeps_the_lock_for_the_shell() {
     let server = Server::start();
     for shell in SHELLS {
         for (at, form) in [

@@ -29,7 +29,7 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether `text` is seen for the first time since the folder was created; on most systems, since boot.
+/// Notes `text`, and returns whether it is new since the folder was created, which most systems do at boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
