@@ -35,7 +35,6 @@ pub(crate) struct Outcome {
     pub(crate) told_lost: u64,
 }
 
-/// The outcome of one run of a row.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) trouble: Trouble,

@@ -22,7 +22,6 @@ use crate::worker::LEASE;
 const PROGRAM: &str = "LEASEHOLD_DEMO_SERVER";
 /// A server's configuration, in its folder.
 const CONFIG: &str = "server.conf";
-/// How long a server may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -378,7 +377,6 @@ impl Server {
         Ok(kill_process(self.pid, Signal::KILL)?)
     }
 
-    /// Ends the server with its shell.
     fn end(&mut self) -> Result<()> {
         drop(self.shell.stdin.take());
         self.shell.wait()?;

@@ -327,7 +327,7 @@ fn a_signal_ends_the_wait_for_a_sqlite_lock() {
 }
 
 #[test]
-fn completions_are_written() {
+fn shell_completions_offer_options_values_and_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, said) = outcome(&mut leasehold(&["completions", shell]));
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
@@ -549,7 +549,7 @@ fn control_characters_of_holders_are_escaped() {
 }
 
 #[test]
-fn a_grant_answered_late_still_runs_the_command_under_max_hold() {
+fn a_late_grant_still_runs_the_command_under_max_hold() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);

@@ -151,7 +151,7 @@ fn a_missing_right_is_named() {
 
 /// Redis 6.2 has no ACL DRYRUN, so `doctor` tries each command, and must leave no key.
 #[test]
-fn a_missing_right_is_named_on_6_2() {
+fn a_missing_right_is_named_on_redis_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
     let Some(program) = all.split(':').find_map(|one| one.strip_prefix("redis-6.2=")) else {
         crate::world::skipped("LEASEHOLD_SERVERS has no redis-6.2");

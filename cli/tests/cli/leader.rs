@@ -115,7 +115,7 @@ fn a_leader_without_its_store_says_503_and_leads_again() {
 }
 
 #[test]
-fn a_leader_that_knows_of_its_loss_says_503() {
+fn a_leader_answers_503_as_soon_as_its_lock_is_lost() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "leader", "9s");
     let leader = &tolerant.0;

@@ -188,7 +188,7 @@ fn a_job_has_a_fence_and_a_last_run() {
 }
 
 #[test]
-fn a_lost_run_keeps_the_last_runs_record() {
+fn a_lost_run_does_not_overwrite_the_last_runs_record() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
