@@ -68,7 +68,7 @@ pub fn docs(job: &Job<'_>) -> bool {
     suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
 }
 
-/// Runs the doc tests with all features of the workspace, as the other parts, so that cargo rebuilds nothing.
+/// Runs the doc tests with all features of the workspace, as all parts use them, so cargo rebuilds nothing.
 pub fn doc_tests(job: &Job<'_>) -> bool {
     tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
 }

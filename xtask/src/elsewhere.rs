@@ -11,8 +11,8 @@ const MUSL: &str = "aarch64-unknown-linux-musl";
 /// The crates of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
-/// Whether the compiler has that system's standard library. If not, a part skips its check: it neither
-/// installs the library nor fails, not even in CI.
+/// Whether the compiler has that system's standard library. If not, prints that the check is skipped:
+/// nothing installs the library, and its lack is no failure, not even in CI.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
     let has = job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir());
