@@ -41,7 +41,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     Ok(true)
 }
 
-/// Prints who holds the lock, or nothing if the lock is free by now.
+/// Prints who holds the lock, or that the import is over by now.
 fn refused(client: &LockClient, operator: &str) -> Result<()> {
     let seen = client.inspect(NAME)?;
     let Some(holder) = seen.holders.first() else {

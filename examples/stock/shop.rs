@@ -59,7 +59,6 @@ pub(crate) struct Visit {
 pub(crate) struct Counts {
     /// Sellers who came in.
     pub(crate) visitors: u64,
-    /// Sales.
     pub(crate) orders: u64,
     /// Sales written after another seller came in.
     pub(crate) late: u64,
