@@ -15,7 +15,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let lock = client.get_token_lock("example:article");
-    // Such programs do not publish their releases, so this waiter polls every 50–100 ms.
+    // A program that uses SET does not publish its releases, so this waiter polls every 50–100 ms.
     let Some(guard) = lock.try_acquire_for(Duration::from_secs(10))? else {
         println!("somebody keeps it");
         return client.shutdown();

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --example long_import` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
 //! Redis, and an operator in a second terminal is refused as well. If a Java program holds the lock, the
-//! operator learns the holder and the remaining lease; Redisson does not store since when.
+//! operator learns the holder and the remaining lease, but not since when, which Redisson does not store.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;
@@ -41,7 +41,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     Ok(true)
 }
 
-/// Prints who holds the lock, or nothing if the lock is free by now.
+/// Prints who holds the lock, or that the import is over by now.
 fn refused(client: &LockClient, operator: &str) -> Result<()> {
     let seen = client.inspect(NAME)?;
     let Some(holder) = seen.holders.first() else {

@@ -4,7 +4,7 @@
 //! cargo run --example metrics --features metrics -- 9478      # a port; 0: any
 //! curl http://127.0.0.1:9478/metrics
 //! ```
-//! With REDIS_URL the locks are in that Redis, otherwise in memory. The program ends with its input.
+//! With REDIS_URL the locks are in that Redis, otherwise in memory. The program ends with standard input.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::io::Read;

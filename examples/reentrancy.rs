@@ -1,4 +1,4 @@
-//! A thread that holds a lock may take it again; it is free after as many releases.
+//! A thread that holds a lock may acquire it again; the lock is free after as many releases.
 //!
 //! `cargo run --example reentrancy`; with REDIS_URL set, watch `redis-cli hgetall example:account` meanwhile.
 #![allow(clippy::print_stdout, reason = "an example talks")]

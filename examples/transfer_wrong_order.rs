@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, LockClient, MemoryStore, Result};
 
-/// Locks one account, then the other. At `meet` both tellers hold their first, as can happen by chance.
+/// Locks one account, then the other. At `meet` both tellers hold their first lock, as can happen by chance.
 fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Duration) -> Result<bool> {
     let first = client.get_lock(format!("example:wrong:{from}")).acquire()?;
     meet.wait();

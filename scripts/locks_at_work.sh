@@ -9,7 +9,7 @@ show_locks_at_work() { # the program stock, the program leasehold
     # Repeats until a list has what is wanted: a client writes its directory entry within a third of its lease of 1 s, and a hold lasts milliseconds.
     for _ in {1..400}; do
         lines=$(LEASEHOLD_URL=$REDIS_URL "$leasehold" ls 'leasehold-demo:*' 2>&1)
-        # Wanted is a holder with its process, and waiters in the last column.
+        # The list must have a holder with its process, and waiters in the last column.
         ! grep -qE '\(process [0-9]+\).* [1-9][0-9]*$' <<<"$lines" || break
         kill -0 "$running" 2>/dev/null || return 1
         sleep 0.05

@@ -241,7 +241,6 @@ test_archive() {
     say "ok: archive, a root with busybox alone: first lock held (SQLite) after $took ms; five examples"
 }
 
-# Lists the children of a process.
 children_of() { ps -o pid=,stat=,args= --ppid "$1" || true; }
 
 test_image() {
@@ -259,7 +258,7 @@ test_image() {
     mknod -m 666 "$root/dev/null" c 1 3
     chmod 1777 "$root/tmp"
     cp "$(command -v busybox)" "$root/bin/busybox"
-    # Starts orphans below the command, and one orphan from outside the namespace, whose parent is only the first process.
+    # The command starts orphans. Later `nsenter` starts two more, which only the first process of the namespace can adopt.
     # shellcheck disable=SC2016 # for the inner shells
     unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$0/proc" && exec chroot --userspec=65532:65532 "$0" "$@"' "$root" \
         /usr/bin/leasehold --url "$redis" run reaper -- \

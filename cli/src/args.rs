@@ -314,8 +314,8 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) want: Want,
     /// The process for which the lock is kept; when this process ends, the lock is released. Defaults to the
-    /// calling shell ($$). Needed in a background job ($BASHPID), under programs that fork workers, and if a
-    /// program such as sudo or timeout, which ends with `hold`, starts it ($$).
+    /// calling shell ($$). Needed in a background job ($BASHPID), under programs that fork workers, and if
+    /// sudo, timeout or the like starts `hold` ($$), because such a program ends with `hold`.
     #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
     /// The signal to the shell and all processes that it started when the lock cannot be kept. An interactive
@@ -329,7 +329,7 @@ pub(crate) struct HoldArgs {
     )]
     #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
     pub(crate) signal: i32,
-    /// How long before another client can acquire the lock the signal comes: a third of the lease at most.
+    /// The signal comes this long before another client can acquire the lock: a third of the lease at most.
     /// Defaults to a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal
     /// comes at once.
     #[arg(long, help_heading = "Shell", value_name = "TIME", value_parser = time)]
@@ -361,7 +361,7 @@ pub(crate) struct LsArgs {
     /// A pattern for the names: `*` is any text, `?` a character.
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// Lists only locks held on this host, by the name that holders report.
+    /// Lists only locks whose holders report this name as their host's.
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
 }

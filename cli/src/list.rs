@@ -101,7 +101,7 @@ fn row(lock: &ListedLock) -> [String; 6] {
     .map(|text| plain(&text))
 }
 
-/// Whether the lock has no expiry. Of an expirable semaphore only the number has none: its permits expire.
+/// Whether the lock has no expiry. An expirable semaphore does not count, since its permits expire.
 pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
     lock.remaining == Some(Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
 }

@@ -29,8 +29,7 @@ pub(crate) struct Args {
     /// How often to run everything
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
-    /// Keeps the locks of the last two rows on servers started for that, and kills one of them in a run of
-    /// its own
+    /// Keeps the locks of the last two rows on separate servers, and kills one of these in an additional run
     #[arg(long, value_enum)]
     pub(crate) topology: Option<Topology>,
     /// Only these rows, separated by commas

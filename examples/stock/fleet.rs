@@ -35,13 +35,12 @@ pub(crate) struct Outcome {
     pub(crate) told_lost: u64,
 }
 
-/// The outcome of one run of a row.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) trouble: Trouble,
     pub(crate) counts: Counts,
     took: Duration,
-    /// Time without a sale: a slow job, the lease of a killed or stopped holder, or the wait for that worker.
+    /// Time without a sale, because of a slow job, a holder that was killed or stopped, or a killed server.
     standstill: Duration,
 }
 
@@ -208,7 +207,7 @@ impl<'a> Fleet<'a> {
         let mut working = self.workers.len();
         let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
-            // Checks the stock more often until a server is to be killed at a certain stock.
+            // Checks the stock more often until it kills the lock's server, which is due at half the stock.
             match self.next(if to_strike { CHECK_EVERY / 10 } else { CHECK_EVERY }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
@@ -349,7 +348,7 @@ impl<'a> Fleet<'a> {
 impl Drop for Fleet<'_> {
     fn drop(&mut self) {
         for worker in &mut self.workers {
-            // Kills a stopped worker too. For a worker that was already waited for this does nothing.
+            // Also kills a stopped worker. Does nothing to a worker whose end was already noticed.
             if let Err(e) = worker.child.kill().and_then(|()| worker.child.wait()) {
                 eprintln!("stock: worker {} could not be ended: {e}", worker.child.id());
             }

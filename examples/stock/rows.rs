@@ -14,7 +14,6 @@ use crate::args::Row;
 use crate::leases;
 use crate::worker::{LEASE, Till};
 
-/// The outcome of one try to buy.
 pub(crate) enum Sale {
     Sold,
     /// Redis refused the write, and nothing changed.

@@ -59,7 +59,6 @@ pub(crate) struct Visit {
 pub(crate) struct Counts {
     /// Sellers who came in.
     pub(crate) visitors: u64,
-    /// Sales.
     pub(crate) orders: u64,
     /// Sales written after another seller came in.
     pub(crate) late: u64,
@@ -78,8 +77,8 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // Reads have no time-out, since with one Linux ends a read with EINTR after its process was stopped
-        // and continued. The parent ends a run without progress.
+        // Reads have no time-out: when its process was stopped and continues, Linux ends a read that has one
+        // with EINTR. The parent ends a run without progress.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
             conn,

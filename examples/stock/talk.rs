@@ -70,7 +70,6 @@ pub(crate) enum Say {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fault {
-    /// kill -9.
     Kill,
     /// SIGSTOP for longer than the lease, then SIGCONT.
     Stop,
@@ -88,7 +87,6 @@ pub(crate) struct Tally {
     pub(crate) told_lost: u64,
 }
 
-/// Writes one message, as a line of JSON.
 pub(crate) fn say(to: &mut impl Write, message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

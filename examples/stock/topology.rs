@@ -22,7 +22,6 @@ use crate::worker::LEASE;
 const PROGRAM: &str = "LEASEHOLD_DEMO_SERVER";
 /// A server's configuration, in its folder.
 const CONFIG: &str = "server.conf";
-/// How long a server may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -273,7 +272,7 @@ fn until_agreed(mut agreed: impl FnMut() -> Result<bool>) -> Result<()> {
 /// A Redis server that the demo starts, under a shell that ends the server when this process ends in any way.
 struct Server {
     port: u16,
-    /// The port on which members of a cluster talk to each other. Redis would add 10,000 to the other port,
+    /// The port on which members of a cluster talk to each other. Redis would add 10,000 to `port`,
     /// which may exceed the highest port.
     bus: u16,
     folder: PathBuf,
@@ -378,7 +377,6 @@ impl Server {
         Ok(kill_process(self.pid, Signal::KILL)?)
     }
 
-    /// Ends the server with its shell.
     fn end(&mut self) -> Result<()> {
         drop(self.shell.stdin.take());
         self.shell.wait()?;

@@ -68,7 +68,7 @@ pub fn docs(job: &Job<'_>) -> bool {
     suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
 }
 
-/// Runs the doc tests with all features of the workspace, as the other parts, so that cargo rebuilds nothing.
+/// Runs the doc tests with all features of the workspace, as all parts use them, so cargo rebuilds nothing.
 pub fn doc_tests(job: &Job<'_>) -> bool {
     tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
 }
@@ -93,9 +93,9 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let good = no_crate_twice(job);
     let toolchains = Run::new("rustup").args(["toolchain", "list"]);
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
-    // A missing toolchain is not installed, since the gate's duration must not depend on this download.
+    // This installs no missing toolchain, since the gate's duration must not depend on the download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // This is no failure in CI either, since the msrv job of the hosted workflow checks it.
+        // A missing toolchain is no failure, not even in CI: the hosted workflow's msrv job compiles with it.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
@@ -231,7 +231,7 @@ pub fn minimal(job: &Job<'_>) -> bool {
         })
 }
 
-/// Dependencies: licences, sources, duplicate versions, and known vulnerabilities if their list can be had.
+/// Checks dependencies: licences, sources, duplicates, and known vulnerabilities if their list can be had.
 pub fn deny(job: &Job<'_>) -> bool {
     let Some(program) = job.answer(&Run::servers("servers_ensure_deny")) else {
         return job.skipped("cargo-deny, and with it what is said of dependencies");
@@ -255,7 +255,7 @@ pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();
     let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
-        // This is no failure in CI either, as long as there is no tag.
+        // Without a tag there is nothing to compare, so this is no failure, not even in CI.
         job.say(
             "SKIPPED the comparison with the last release, of which there is none. With one: \
              cargo semver-checks --package leasehold --all-features --baseline-rev v0.1.0",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_depend_on_the_library_alone() {
+    fn the_model_packages_manifest_drops_unused_test_dependencies() {
         let manifest = "[workspace]\nmembers = [\"cli\"]\n[package]\nname = \"a\"\n[dependencies]\nb = \"1\"\n\
             [dev-dependencies]\nclap = \"4\"\ntempfile = \"3\"\n[[bench]]\nname = \"c\"\n\
             [target.'cfg(leasehold_shuttle)'.dev-dependencies]\nshuttle = \"0.9\"\n[profile.model]\nopt-level = 0\n";

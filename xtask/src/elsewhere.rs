@@ -6,13 +6,13 @@ use crate::build::tested;
 use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
-/// The target for which part `package` checks the packages; the soak's part `release` builds on x86_64.
+/// Part `package` checks packages for this target. The soak's part `release` builds for it and for x86_64.
 const MUSL: &str = "aarch64-unknown-linux-musl";
 /// The crates of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
-/// Whether the compiler has that system's standard library. A missing library is not installed, and is no
-/// failure in CI either, as with the minimum toolchain.
+/// Whether the compiler has that system's standard library. If not, prints that the check is skipped:
+/// nothing installs the library, and its lack is no failure, not even in CI.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
     let has = job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir());

@@ -16,8 +16,8 @@ use crate::output::processor_seconds;
 
 /// How long a command that was asked to end may run on before it is killed.
 const GRACE: Duration = Duration::from_secs(30);
-/// Runs a command and writes its processor time to the file with this script's name: the standard library
-/// does not report that of a single child.
+/// Runs a command and writes its processor time to the file `$0`: the standard library does not report the
+/// time of a single child.
 const METERED: &str = r#""$@"; status=$?; times >"$0"; exit $status"#;
 
 #[derive(Clone, Default)]

@@ -145,7 +145,7 @@ pub fn fleet(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/fleet.sh").args([program]).without_limit()).good
 }
 
-/// The last commit before a store kept the number of its format.
+/// The last commit whose stores record no number of their format.
 const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
 
 /// Runs a client of that commit, built in a separate folder, beside a client of today.
@@ -172,15 +172,15 @@ pub fn topologies(job: &Job<'_>) -> bool {
     contracts(job, TOPOLOGIES, &[OF_THE_CLIENT]) & of_part(job, "topologies", &[])
 }
 
-/// The contracts, and the stores' own tests, on the stores other than Redis. On MySQL, which shares its code
-/// with MariaDB, only the contracts about its statements.
+/// Runs the contracts, and the stores' own tests, on the stores other than Redis. MySQL shares its code with
+/// MariaDB, so only the contracts about its statements run on it.
 pub fn stores(job: &Job<'_>) -> bool {
     let good = suites::run(job, "contract", &["::postgres"]) & contracts(job, STORES, &[OF_THE_CLIENT]);
     good & of_part(job, "stores", &[])
         & on_mysql_itself(job, |mysql| contracts(mysql, &["::mysql"], &[OF_THE_CLIENT, OF_THE_ENGINE]))
 }
 
-/// The gate's tests of MariaDB, on MySQL. Without the tests of TLS: this old build of MySQL shares no cipher
+/// Runs the gate's tests of MariaDB on MySQL, except those of TLS: this old build of MySQL shares no cipher
 /// with rustls.
 pub fn mysql(job: &Job<'_>) -> bool {
     on_mysql_itself(job, |mysql| {
@@ -196,7 +196,7 @@ pub fn mysql(job: &Job<'_>) -> bool {
 
 fn on_mysql_itself(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     if job.variable("LEASEHOLD_MYSQLD").is_some() {
-        return true; // the variable names the servers of all tests
+        return true; // all other parts already test the server that the variable names
     }
     let Some(program) = job.answer(&Run::servers("servers_fetch_mysql")) else {
         return job.skipped("the tests of MySQL itself");

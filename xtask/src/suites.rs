@@ -19,7 +19,7 @@ const fn suite(part: &'static str, program: &'static str, filters: &'static str)
 }
 
 /// The runs of a part come one after the other, so that tests that measure time do not disturb each other.
-/// Part build fails when a module is in no line.
+/// Part `build` fails if a module is in no suite.
 pub const SUITES: &[Suite] = &[
     suite(
         "architecture",

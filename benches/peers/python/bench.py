@@ -1,4 +1,4 @@
-"""redis-py's Lock under one load; see src/load.rs for what it is told and how it answers."""
+"""Puts redis-py's Lock under one load; src/load.rs of the benchmark describes input and output."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ class Tally:
 
 
 class Guarded:
-    """Numbers that are read, then written: what the lock is for."""
+    """The critical section: numbers that are read and then written."""
 
     def __init__(self, keys, path):
         self.numbers = [0] * keys

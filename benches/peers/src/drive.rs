@@ -143,7 +143,7 @@ fn cycles(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
     })
 }
 
-/// Locks and unlocks until `end`. A wait that lasts longer counts as a wait, not as a cycle.
+/// Locks and unlocks until `end`. A wait that ends after `end` counts as a wait, not as a cycle.
 fn spin(session: &mut dyn Session, key: usize, guarded: &Guarded, end: Instant, tally: &mut Tally) {
     loop {
         let asked = Instant::now();

@@ -73,7 +73,7 @@ impl Monitor {
         Ok(self.section(control)?.sent)
     }
 
-    /// The first of these requests, with their arguments.
+    /// The first requests that clients sent since the last call of this or of `count`, with their arguments.
     pub fn take(&mut self, control: &mut Control) -> Result<Vec<Vec<Vec<u8>>>> {
         Ok(self.section(control)?.kept)
     }

@@ -411,7 +411,6 @@ fn table(out: &mut String, workload: &Workload, results: &[&Summary]) -> std::fm
     Ok(())
 }
 
-/// A peer's common name.
 fn name(peer: &str) -> &str {
     match peer {
         "leasehold" => "**leasehold**, guards",

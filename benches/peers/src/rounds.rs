@@ -197,7 +197,7 @@ impl Bench<'_> {
                 if !self.options.only.is_empty() && !self.options.only.iter().any(|id| id == workload.id) {
                     continue;
                 }
-                // Round 0 leaves out these workloads, since MONITOR runs beside them in every round.
+                // Round 0 only counts requests by MONITOR, which runs beside these workloads in every round.
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }

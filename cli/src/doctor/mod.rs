@@ -120,7 +120,7 @@ fn on_redis(
     has_no_rights
 }
 
-/// Finds held locks without an expiry, as Redisson acquires them without a lease and renewal.
+/// Finds held locks without an expiry. Redisson, for example, can acquire such locks.
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` shows the owner, `leasehold force NAME --yes` ends the lock; Redisson makes such locks with lease -1 and no watchdog";

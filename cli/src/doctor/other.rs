@@ -10,7 +10,7 @@ use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::{Latency, add_latency, reached, refused, spell};
 
-/// The same name in every run, since a database keeps the row of a free lock.
+/// One name for all runs: a database keeps the row of a free lock, so each new name would leave a row.
 const NAME: &str = "leasehold-doctor";
 
 pub(super) fn check(
@@ -109,7 +109,7 @@ fn trial(report: &mut Report, client: &LockClient, store: &str) -> bool {
     }
     report.add(match (store, fence) {
         ("postgres" | "mysql", Some(fence)) => {
-            // The token is at least the server's microseconds since 1970, and above the last token.
+            // The token shows the server's clock: microseconds since 1970, unless the last token was larger.
             let server = Duration::from_micros(fence.get()).as_secs_f64();
             clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
         }

@@ -90,7 +90,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
             drop(wire.ask(&["DEL", &key]));
         }
     }
-    // A user limited to other names may still have the right to TIME, which concerns no key.
+    // TIME concerns no key, so a user who may call nothing but TIME has no right on this name.
     let is_allowed = |request: &&Request| {
         request.0 == Need::Locks
             && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))

@@ -118,7 +118,7 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
-/// Acquires a permit. `Err`: the name has another number of permits, which was reported.
+/// Acquires a permit. The inner `Err`: the name has another number of permits, which was reported.
 fn permit(
     client: &LockClient,
     name: &str,

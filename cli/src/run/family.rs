@@ -45,7 +45,7 @@ pub(super) struct Family {
 
 impl Family {
     pub(super) fn signal(&self, signal: i32) {
-        // Listed first: a list made while a parent ends may lack the children that it leaves.
+        // The list is made before the signals: while a parent ends, a list may lack its children.
         let living = self.living();
         kill_group(self.group, signal);
         let Some(signal) = Signal::from_named_raw(signal) else { return };
@@ -114,7 +114,7 @@ impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // A handler for the signal, since without one the timer would stop after its first signal.
+        // Installs a handler for SIGCONT: without one the timer would stop after its first signal.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -143,7 +143,7 @@ impl Awake {
     }
 }
 
-/// Continues a child if it is stopped, since no other process knows of it.
+/// Continues a child if it is stopped, since no other process knows of the child.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -188,7 +188,7 @@ impl Member {
         matches!(there, Ok(()) | Err(Errno::PERM)).then_some(hidden)
     }
 
-    /// The program's name may contain anything; the fields from the state on follow its last `)`.
+    /// Parses `/proc/PID/stat`. The program's name may contain `)`, so the fields begin after the last one.
     fn read(pid: i32, line: &str) -> Option<Member> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();

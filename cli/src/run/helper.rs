@@ -306,7 +306,7 @@ impl Helper<'_> {
     }
 
     /// Called when all orders have been read: the command has ended, or the supervisor is gone, so that no
-    /// process renews the lock. The time left includes the grace.
+    /// process renews the lock. While the command is running, the grace or more is left.
     fn orphaned(&mut self) {
         self.has_all_orders = true;
         if self.ended.is_none() && (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
@@ -331,8 +331,8 @@ impl Helper<'_> {
         self.end_rest();
     }
 
-    /// A command that ended by itself may leave children. Those of a command that was asked to end get the
-    /// grace.
+    /// A command that ended by itself may leave children. The children of a command that was asked to end get
+    /// the grace.
     fn end_rest(&mut self) {
         if self.ended.is_some() && self.is_asked && self.stage == Stage::Running {
             let kill_at = Moment::now().plus(self.args.grace).min(self.limit());

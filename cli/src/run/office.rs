@@ -23,7 +23,7 @@ pub(super) enum Stage {
     Begins,
     Leads {
         term: Option<u64>,
-        /// A moment before another process can lead.
+        /// An instant that comes before another process can lead.
         until: Moment,
     },
     Ends,

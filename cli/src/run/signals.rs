@@ -139,8 +139,8 @@ impl Caught {
         }
     }
 
-    /// Called when the command has ended: from now on a signal ends the program after `more`, unless the
-    /// program ends before. `last_words` reports unfinished work.
+    /// Called when the command has ended. A later signal ends the program after `more`, unless the program
+    /// has ended by itself. `last_words` reports unfinished work.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
@@ -189,7 +189,7 @@ impl Caught {
         }
     }
 
-    /// Ends the wait. From now on stops by the terminal are forwarded.
+    /// Ends the wait. Later stops by the terminal (Ctrl-Z) are forwarded to the command.
     pub(crate) fn stop_waiting(&self) -> io::Result<()> {
         self.waits.store(false, Ordering::SeqCst);
         let ignored = ignored();
@@ -200,7 +200,8 @@ impl Caught {
     }
 }
 
-/// Ignores signals that a service manager sends to all processes: this process must end after its command.
+/// Ignores signals that a service manager sends to all processes: a helper must outlive its command, and a
+/// lookout its shell.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {

@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(why_too_short(15 * SECOND, &terms(50)), None);
         assert!(why_too_short(15 * SECOND, &terms(51)).is_some());
         assert!(why_too_short(SECOND / 2, &terms(0)).is_some());
-        // A lease of 15 s may be used for this time.
+        // The window of a lease of 15 s, which is 1 % shorter than the lease.
         let window = Duration::from_millis(14_850);
         assert_eq!(Times::of(window, terms(50).kill_grace).grace, window / 3);
         assert_eq!(Times::of(window, terms(10).kill_grace).grace, SECOND);

@@ -1,5 +1,5 @@
-//! On Windows no command can run under a lock. This module refuses such actions, and has the signals for the
-//! others.
+//! On Windows no command can run under a lock. This module refuses the actions that run one, and catches
+//! signals for the other actions.
 
 /// Used by `doctor`, which prints for how long a store may be down.
 #[allow(dead_code, reason = "no command is ended here")]

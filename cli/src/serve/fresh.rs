@@ -9,7 +9,7 @@ use leasehold::{Error, ErrorKind, LockClient};
 use crate::clock::Moment;
 
 const FRESH: Duration = Duration::from_secs(1);
-/// A store that has not answered a request for this time counts as silent.
+/// The store counts as silent if it has not answered a request within this time.
 const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Fresh<T>(Arc<Shared<T>>);

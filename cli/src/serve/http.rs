@@ -23,7 +23,7 @@ const TO_CLOSE: Duration = Duration::from_secs(1);
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// `None` if the client, of HTTP/1.0, sent none. Browsers always send it.
+    /// `None`: a client of HTTP/1.0 sent no `Host`. Browsers always send it.
     pub(crate) host: Option<String>,
     pub(crate) local: SocketAddr,
 }

@@ -53,7 +53,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used. By this label alerts decide how long a lock may be held, and how many may wait.
+/// How a lock is used. Alerts decide by this label how long a lock may be held, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,

@@ -50,7 +50,7 @@ pub(crate) struct Asks {
 impl Asks {
     pub(crate) fn start(client: &LockClient, pattern: &str, interval: Duration) -> io::Result<Asks> {
         let (asks, asked) = unbounded();
-        // Room for one answer: this thread does not poll again before that answer is drawn.
+        // Room for one answer: the thread below polls once more at most before `top` draws the last answer.
         let (answer, answers) = bounded(1);
         let visible = Arc::<Mutex<Vec<String>>>::default();
         let mut thread = Thread {

@@ -92,7 +92,7 @@ fn a_command_waits_for_a_restarting_store() {
         let said = || std::fs::read_to_string(&errors).unwrap();
         let waits = || {
             let mut run = server.leasehold(words);
-            // `-w` limits the wait for the lock and also the wait for the store.
+            // With `-w` the wait for the store lasts as long as the wait for the lock, despite this 1 ms.
             run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
             let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
             eventually("the run waits", || said().contains("the store is waited for"));
@@ -121,7 +121,7 @@ fn max_hold_ends_the_command() {
 }
 
 #[test]
-fn a_loss_never_exits_with_0() {
+fn a_run_that_loses_its_lock_never_exits_0() {
     let server = Server::start();
     let wait = "echo > \"$0\"; cat <&$LEASEHOLD_LOST_FD";
     let catch = "trap 'exit 0' USR1; echo > \"$0\"; while :; do sleep 0.01; done";
@@ -303,7 +303,7 @@ fn run_and_elect_work_on_a_sqlite_file() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_a_file() {
+fn a_signal_ends_the_wait_for_a_sqlite_lock() {
     let (dir, program) = in_a_file();
     let mut holder = Run::start(&mut program(&["run", "-q", "filed", "--", "sleep", "60"]));
     eventually("the lock is held", || outcome(&mut program(&["show", "-q", "filed"])).0 == 0);
@@ -327,7 +327,7 @@ fn a_signal_ends_the_wait_for_a_file() {
 }
 
 #[test]
-fn completions_are_written() {
+fn shell_completions_offer_options_values_and_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, said) = outcome(&mut leasehold(&["completions", shell]));
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
@@ -454,7 +454,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
-/// The page promises this for 100,000 locks, which `LEASEHOLD_CLI_LOCKS` sets.
+/// The soak lists 100,000 locks, a number that `LEASEHOLD_CLI_LOCKS` sets.
 #[test]
 fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
@@ -549,7 +549,7 @@ fn control_characters_of_holders_are_escaped() {
 }
 
 #[test]
-fn a_grant_answered_late_still_runs_the_command_under_max_hold() {
+fn a_late_grant_still_runs_the_command_under_max_hold() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);

@@ -183,7 +183,7 @@ fn command_dies_before_the_next_begins_if_leasehold_processes_stop() {
 }
 
 #[test]
-fn command_dies_before_the_next_begins_despite_a_stopped_parent() {
+fn command_dies_in_time_despite_stopped_helper_and_killed_supervisor() {
     compare(Fault::HelperStoppedAndSupervisorKilled, &[Child::IgnoresTerm]);
 }
 
@@ -197,7 +197,7 @@ fn command_dies_soon_after_its_locks_key_is_deleted() {
     compare_all(Fault::KeyDeleted);
 }
 
-/// The list must not show `exe`, the file from which the helper is started.
+/// The process list must not show `exe`, the file in /proc from which the helper is started.
 #[test]
 fn the_commands_parent_process_is_named_leasehold() {
     let server = Server::start();

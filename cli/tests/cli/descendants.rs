@@ -168,7 +168,7 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
 
 /// The helper is stopped, so that it sees the command's end and the order to end it in any sequence.
 #[test]
-fn descendants_of_an_asked_run_end_although_its_command_ended_first() {
+fn descendants_end_with_a_terminated_run_whose_command_ended_first() {
     let server = Server::start();
     for round in 0..16 {
         let file = server.path(&format!("stubborn-{round}"));

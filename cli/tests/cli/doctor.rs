@@ -151,7 +151,7 @@ fn a_missing_right_is_named() {
 
 /// Redis 6.2 has no ACL DRYRUN, so `doctor` tries each command, and must leave no key.
 #[test]
-fn a_missing_right_is_named_on_6_2() {
+fn a_missing_right_is_named_on_redis_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
     let Some(program) = all.split(':').find_map(|one| one.strip_prefix("redis-6.2=")) else {
         crate::world::skipped("LEASEHOLD_SERVERS has no redis-6.2");
@@ -206,7 +206,7 @@ fn doctor_uses_exit_codes_69_and_77() {
 }
 
 #[test]
-fn a_lock_without_an_end_is_named_among_others() {
+fn doctor_names_locks_without_an_expiry_among_other_keys() {
     let server = Server::start();
     let owner = "0b7a5a9e-9c55-4f0a-8d6c-1f0f5d0c7a11:42";
     for number in 0..2000 {

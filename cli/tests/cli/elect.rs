@@ -62,7 +62,7 @@ fn a_one_term_leader_exits_when_its_term_is_lost() {
 }
 
 #[test]
-fn a_candidate_that_waits_again_ends_by_a_signal() {
+fn a_former_leader_that_waits_again_ends_by_a_signal() {
     let server = Server::start();
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));

@@ -75,7 +75,7 @@ fn a_lock_is_held_between_hold_and_release() {
 }
 
 #[test]
-fn a_lock_ends_with_its_shell_however_that_ends() {
+fn a_held_lock_is_released_however_its_shell_ends() {
     let server = Server::start();
     for shell in SHELLS {
         for end in ["exit 3", "kill -KILL $$", "kill -TERM $$; sleep 60", "exec sleep 0"] {
@@ -93,7 +93,7 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
 }
 
 #[test]
-fn a_hold_follows_the_process_of_dollar_dollar() {
+fn hold_in_any_substitution_keeps_the_lock_for_the_shell() {
     let server = Server::start();
     for shell in SHELLS {
         for (at, form) in [
@@ -221,7 +221,7 @@ fn is_dead_before_the_next(case: &str) {
 }
 
 #[test]
-fn a_shell_outlasts_the_first_lease_of_its_lock() {
+fn hold_renews_its_lock_beyond_the_first_lease() {
     let server = Server::start();
     let text =
         "hold=$(leasehold hold --lease 3s job) && sleep 4 && leasehold release \"$hold\" && echo whole";
@@ -238,8 +238,8 @@ fn the_process_that_ends_the_shell_is_replaced_if_killed() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // A *lookout* is a process that the keeper starts to signal the shell if the lock is lost. If it were
-    // stopped before it runs the program, it would block the keeper.
+    // The keeper starts a *lookout* process, which signals the shell if the lock is lost. A lookout that is
+    // stopped before it runs `leasehold` would block the keeper, so the test waits until it does.
     eventually(
         "another process that can end the shell runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),

@@ -67,7 +67,7 @@ fn only_the_leader_says_that_it_leads() {
     assert!(number(&second.get("/leader"), "term ") > term);
 }
 
-/// The command runs on after the stop, so only the clock tells the process that its leadership has ended.
+/// The command goes on despite the loss, so only the clock tells the resumed process that it leads no more.
 #[test]
 fn a_resumed_former_leader_answers_that_leadership_has_ended() {
     let server = Server::start();
@@ -115,7 +115,7 @@ fn a_leader_without_its_store_says_503_and_leads_again() {
 }
 
 #[test]
-fn a_leader_that_knows_of_its_loss_says_503() {
+fn a_leader_answers_503_as_soon_as_its_lock_is_lost() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "leader", "9s");
     let leader = &tolerant.0;

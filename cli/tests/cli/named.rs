@@ -76,7 +76,7 @@ fn a_world_readable_password_file_causes_a_warning() {
 }
 
 #[test]
-fn a_setup_warning_is_printed_once() {
+fn a_setup_warning_is_printed_only_by_the_first_run() {
     let server = Server::start();
     let folder = server.path("run");
     fs::create_dir(&folder).unwrap();

@@ -84,7 +84,7 @@ fn impossible_times_are_refused_before_any_request() {
 }
 
 #[test]
-fn once_works_on_a_file_too() {
+fn once_works_on_a_sqlite_file() {
     let (_dir, program) = in_a_file();
     let arguments = ["once", "job", "--at-least", "30s", "--at-most", "60s", "--", "true"];
     let run = || outcome(&mut program(&arguments)).0;
@@ -107,7 +107,7 @@ fn a_kill_grace_over_a_third_of_at_most_fails() {
     assert_eq!((code, runs(&server)), (0, 1), "{said}");
 }
 
-/// With this limit of open files, the process can hold the lock but start no other process.
+/// Under some limits of open files, the program can hold the lock but start no other process.
 #[test]
 fn a_job_that_cannot_start_can_run_elsewhere() {
     let server = Server::start();
@@ -188,7 +188,7 @@ fn a_job_has_a_fence_and_a_last_run() {
 }
 
 #[test]
-fn a_lost_run_keeps_the_last_runs_record() {
+fn a_lost_run_does_not_overwrite_the_last_runs_record() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();

@@ -36,8 +36,8 @@ fn no_subcommand_prints_a_password() {
     let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));
     let unreachable = format!("redis://user:{RIGHT}@127.0.0.1:1");
     let unreadable = format!("redis://user:{RIGHT}@[no such host");
-    // `hold` watches this process. Otherwise it would watch the test, and send it a signal when the server
-    // goes away.
+    // `hold` keeps its lock for this `sleep`. Otherwise it would keep the lock for the test's own process,
+    // and signal the test when the server goes away.
     let mut sleeps = Command::new("sleep").arg("600").spawn().unwrap();
     let own = sleeps.id().to_string();
     for url in [with(RIGHT), with(WRONG), unreachable, unreadable] {

@@ -202,7 +202,7 @@ fn html_in_a_lock_name_is_escaped() {
 }
 
 #[test]
-fn unknown_paths_and_changing_methods_are_refused() {
+fn unknown_paths_and_writing_http_methods_are_refused() {
     let server = Server::start();
     let site = Site::start(&server);
     let host = site.address.to_string();

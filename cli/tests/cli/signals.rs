@@ -77,7 +77,7 @@ fn a_signal_reaches_the_commands_whole_group() {
 
 /// The signal comes once, and before the command has finished its work.
 #[test]
-fn a_command_gets_its_signal_when_others_wait() {
+fn a_command_gets_the_on_contended_signal_when_others_wait() {
     let server = Server::start();
     let file = server.path("said");
     let script = "trap 'echo asked >> \"$0\"; asked=1' \"$LEASEHOLD_CONTENDED_BY\"; echo \"$LEASEHOLD_CONTENDED_BY\" > \"$0\"; \
@@ -120,7 +120,7 @@ fn a_signal_ends_a_run_at_any_moment() {
 }
 
 #[test]
-fn a_command_may_catch_its_signal() {
+fn a_command_that_catches_term_sets_the_exit_code() {
     let server = Server::start();
     let script = "trap 'exit 7' TERM; echo 1 > \"$0\"; while :; do sleep 0.01; done";
     let file = server.path("ready");
@@ -131,7 +131,7 @@ fn a_command_may_catch_its_signal() {
 }
 
 #[test]
-fn a_signal_that_was_ignored_stays_ignored() {
+fn a_signal_ignored_before_the_start_stays_ignored() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let mut shell = std::process::Command::new("sh");

@@ -174,7 +174,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 #[test]
 fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
-    // At some moment the program warns that a request may take longer than the lease.
+    // Some time after its start the program warns that a request may take longer than the lease.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
     shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());

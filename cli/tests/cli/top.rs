@@ -252,7 +252,7 @@ fn top_outlives_a_store_that_goes_away() {
 }
 
 #[test]
-fn top_is_for_terminals_and_for_stores_that_answer() {
+fn top_fails_without_a_terminal_or_a_reachable_store() {
     let server = Server::start();
     for arguments in [&["top"][..], &["--format", "json", "top"]] {
         server.ends(arguments, 64, "ls, show and watch");

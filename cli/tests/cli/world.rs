@@ -91,7 +91,7 @@ impl Server {
         ask(self.port, words).expect("the server answers")
     }
 
-    /// The keys, except the counters of tokens, which stay on purpose.
+    /// The keys of locks, without counters of tokens, which stay on purpose, and the directory of clients.
     pub(crate) fn keys(&self) -> Vec<String> {
         let answer = self.ask(&["KEYS", "*"]);
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));

@@ -167,7 +167,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn run(self, caller: &UnixStream, socket: Socket, events: &Receiver<Event>) -> std::io::Result<Exit> {
         self.caught.stop_waiting()?;
-        // The lookout must run before the handle is printed. From here on nothing may fail.
+        // The lookout runs before the handle is printed. If a later step failed, it would signal the shell.
         let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
         let fence = self.guard.fencing_token().map(|fence| fence.get());
         let granted = json!({

@@ -29,7 +29,7 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether `text` is seen for the first time since the folder was created; on most systems, since boot.
+/// Notes `text`, and returns whether it is new since the folder was created, which most systems do at boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -153,7 +153,7 @@ mod tests {
     fn another_users_socket_folder_is_skipped() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
-        // Instead of another user's folder, which this test cannot create, a folder that all users may enter.
+        // A folder that all users may enter stands for another user's, which this test cannot create.
         std::fs::create_dir(&taken).unwrap();
         std::fs::set_permissions(&taken, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert_eq!(first_usable(&[taken.clone(), free.clone()]).unwrap(), free);

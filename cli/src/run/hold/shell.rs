@@ -68,8 +68,7 @@ impl Shell {
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // Before the open another process may have got the pid; the descriptor then always means that
-            // process.
+            // Another process may have got the pid before the open, so the start time is compared afterwards.
             Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(error),

@@ -24,7 +24,7 @@ import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Puts Redisson's RLock under one load; see ../src/load.rs for what it is told and how it answers. */
+/** Puts Redisson's locks under one load; src/load.rs of the benchmark describes input and output. */
 public final class Peers {
     private static final long HOLD_MS = 3;
     private static final long PAUSE_MS = 2;
@@ -84,7 +84,7 @@ public final class Peers {
 
         void unlock();
 
-        /** Whether nobody else has what this session has locked. */
+        /** Whether the session's locks exclude other owners. */
         default boolean isAlone() {
             return true;
         }
@@ -218,7 +218,7 @@ public final class Peers {
         };
     }
 
-    /** Numbers that are read, then written: what the lock is for. */
+    /** The critical section: reads numbers and then writes them. */
     private void enter(int key) throws IOException {
         if (counter != null) {
             ByteBuffer bytes = ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN);
