@@ -134,7 +134,7 @@ contract!(holds_outlive_connections_only_if_the_store_declares_it, |store| {
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores notice the end of a recently used connection only when a call fails.
+        // Some clients notice the end of a connection late, so the test watches the hold for a while.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();

@@ -183,7 +183,6 @@ contract!(only_the_holder_may_wait_for_a_condition_or_notify, needs(Counting), |
         fails(condition.wait_for(wrong, ms(10)), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
-    // An operator's `force_unlock` makes the waiting thread's hold lost.
     operator.get_lock(lock.name()).force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
@@ -237,7 +236,7 @@ contract!(wait_while_waits_until_the_condition_is_false, needs(Counting), |store
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // If the predicate is true, the wait returns at once. If not, the wait lasts until its time limit.
+    // If the predicate is false, the wait returns at once. If not, the wait lasts until its time limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();
@@ -302,7 +301,7 @@ contract!(a_waiter_whose_client_shuts_down_is_skipped_at_once, needs(Counting), 
     };
     let first = waits(&ending);
     let second = waits(&client);
-    // The main thread gets the lock only when both threads wait on their conditions.
+    // The main thread gets the lock only when both threads wait on the condition.
     client.get_lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());

@@ -50,7 +50,7 @@ contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| 
     }
 });
 
-// A message reports the waiter, since the hold's first check is over and the next comes a second later.
+// Only a message reports a waiter so soon: the hold's first check is over, and the next is a second away.
 contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |store| {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {

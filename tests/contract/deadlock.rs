@@ -216,8 +216,8 @@ fn is_known_to_wait(member: &Member) -> bool {
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
 }
 
-// The multi-lock already holds a third lock when it waits for the lock of the other thread. Its wait is the
-// youngest wait of the cycle, so this wait is broken.
+// The thread holds `a` while its multi-lock of `b` and `c` waits for `b`, which the other thread holds. This
+// wait is the cycle's youngest, so it is broken.
 contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
@@ -247,8 +247,8 @@ contract!(a_conditions_reacquisition_is_not_broken, needs(Directory), |store| {
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
             gives_up.wait();
-            // The wait on the condition is interrupted while the other thread waits. It must then reacquire
-            // its lock, and this new wait is the youngest of the cycle.
+            // The interrupt ends the wait on the condition while the other thread waits for `a`. This thread
+            // must then reacquire `waited`, and its wait for this lock is the youngest of the cycle.
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
             assert!(ended.unwrap_err().is_interrupted());
             guard.check()
@@ -341,7 +341,7 @@ contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| 
     owned.unlock().unwrap();
 });
 
-// The first wait has ended before the last wait begins, which would close the cycle.
+// The first wait ends before the second begins, so the two never form a cycle.
 contract!(an_ended_wait_is_not_part_of_a_deadlock, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
@@ -406,7 +406,7 @@ contract!(a_cycle_through_a_read_hold_is_found, needs(Directory), |store| {
 contract!(a_cycle_through_a_reader_behind_a_writer_is_found, needs(Directory), |store| {
     if !store.lacks.contains(&Need::ReadWrite) {
         finds_the_cycle(store, ReadWriteLock::writers_first);
-        finds_the_cycle(store, |lock| lock); // after the writer has waited for long
+        finds_the_cycle(store, |lock| lock); // here only a writer that has waited long blocks readers
     }
 });
 
@@ -496,7 +496,7 @@ contract!(an_owned_guard_in_another_thread_makes_no_cycle, needs(Directory), |st
     waiter.succeed();
 });
 
-// Each command waits in a client of its own, and declares under which hold it runs.
+// Each client stands for a command of `leasehold run`: `under_hold` names the hold under which it runs.
 contract!(a_deadlock_through_commands_run_under_holds_is_reported, needs(Directory), |store| {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();

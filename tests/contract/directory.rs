@@ -57,7 +57,7 @@ contract!(the_directory_shows_host_process_thread_and_time, needs(Directory), |s
 
 contract!(a_waiter_is_shown_with_its_process_and_thread, needs(Directory), |store| {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    // Waiters for a spin lock do not subscribe, so the directory shows a plain lock without waiters.
+    // A waiter for a spin lock joins no wait queue, so an inspection does not show it.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));

@@ -1,5 +1,4 @@
-//! Locks exclude threads, clients and handles. Each test counts without atomic increments and compares the
-//! sum.
+//! Locks exclude threads, clients and handles. Without exclusion, the counter here would lose increments.
 
 use crate::support::prelude::*;
 use crate::support::processes::increments;

@@ -24,7 +24,7 @@ fn queued<T: Send + 'static>(
 ) -> Waiter<T> {
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
-    // A blocked thread may still be waiting for the store's answer, and must be in the queue first.
+    // `Waiter::start` may return before the store has put the waiter into the queue.
     comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
@@ -51,7 +51,7 @@ contract!(a_try_does_not_overtake_waiters, needs(Fair), |store| {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // A free lock is busy too for this client while the waiter is first in the queue.
+    // While the waiter is first in the queue, even a free lock is busy for this client.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -104,8 +104,7 @@ contract!(a_waiter_that_leaves_delays_nobody, needs(Fair), |store| {
     }
 });
 
-// This contract is from Redisson's tests: eight threads acquire the lock one after the other, and none of
-// them releases it, so each lease has to expire.
+// As in one of Redisson's tests, no waiter releases the lock, so each lease has to expire.
 contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);

@@ -61,8 +61,8 @@ contract!(a_thread_local_guard_releases_at_its_threads_end, |store| {
     let client = store.client();
     let (early, late) = (client.get_lock(fresh("early")), client.get_lock(fresh("late")));
     elsewhere(|| {
-        // This thread-local is registered before the library's, and `LATE` after it: one of them is destroyed
-        // last.
+        // `EARLY` is registered before the library's thread-local, and `LATE` after it. In either order of
+        // destruction, one of the two guards is dropped after the library's thread-local.
         EARLY.with_borrow(|_| ());
         late.lock().unwrap();
         late.unlock().unwrap();

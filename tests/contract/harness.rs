@@ -1,4 +1,4 @@
-//! The description of a store that the contracts need, and the code that runs a contract on it.
+//! What the contracts know about a store, and the code that runs a contract on a store.
 
 use leasehold::Result;
 
@@ -98,8 +98,7 @@ pub(crate) enum Sessions {
 /// A store under test, and the clients that it makes.
 pub(crate) struct Store {
     pub(crate) kinds: Vec<Kind>,
-    /// The maximum time for which the store still grants nobody a lock whose lease has expired. Zero for
-    /// stores with exact leases.
+    /// How long after the end of a lease the store may keep the lock busy. Zero for stores with exact leases.
     pub(crate) late: Duration,
     /// A hold outlasts a kill and a restart of the store's server.
     pub(crate) survives_restart: bool,
@@ -159,8 +158,8 @@ impl Store {
     }
 }
 
-/// The kinds of lock of Redis and of the memory store. Waiters of token locks poll; waiters of all other
-/// kinds are notified.
+/// The kinds of lock of Redis and of the memory store. Waiters for spin and token locks poll; the store
+/// notifies waiters for the other kinds.
 pub(crate) fn usual_kinds() -> Vec<Kind> {
     kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
 }
@@ -198,7 +197,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     ]
 }
 
-/// The kinds of a store that keeps a queue for each of its locks and has no token locks.
+/// The kinds of a store that queues the waiters for each lock: all are fair, and there are no token locks.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn queueing_kinds() -> Vec<Kind> {
     let mut kinds = usual_kinds();

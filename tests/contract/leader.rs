@@ -58,7 +58,7 @@ contract!(a_leader_that_steps_down_rejoins_behind_other_candidates, |store| {
     assert_eq!(stepped_down(&first), None);
     let mut term = elected(&first);
     assert!(first.term() == Some(term) && term > alone);
-    // Only a store with fair locks defines an order among candidates of different clients.
+    // Only a store whose fenced locks are fair orders candidates of different clients.
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     for other in [&client, &client, &client].into_iter().chain(is_fair.then_some(&stranger)) {
         let lock = other.get_fenced_lock(&name);

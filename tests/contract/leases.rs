@@ -95,7 +95,7 @@ contract!(reentering_never_shortens_the_lease, |store| {
     assert!(long > ms(30_000) && long <= ms(60_000), "the lease was not prolonged: {long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // The inner level neither shortens the hold's lease to its own nor restarts the lease.
+    // The inner level's end neither shortens the lease to the outer level's 20 s nor restarts the lease.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -134,7 +134,7 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
 contract!(releasing_a_guard_ends_only_its_own_lease_or_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
-    // When the renewed inner level ends first, the hold keeps an explicit lease that expires.
+    // When the renewed level ends first, the explicit lease of the other level remains, and expires.
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
@@ -210,8 +210,7 @@ contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // In each case the thread ends with levels that it never released: from calls, from nested calls, and
-    // from leaked guards.
+    // The thread ends with levels that it never released: of nested calls, and then of a leaked guard.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();

@@ -139,10 +139,9 @@ contract!(the_loss_channel_closes_without_a_loss_after_release, |store| {
 });
 
 contract!(a_leased_hold_with_listeners_is_reported_near_its_end, |store| {
-    // The lease is explicit and far shorter than the time between two renewals.
+    // The lease ends long before the client's next round of renewals, which would notice the end too.
     let lock = store.client().get_lock(fresh("leased"));
-    // The window opens when the request is sent, so a slow answer makes it no longer.
-    let asked = now();
+    let asked = now(); // before the request, since the window opens when the request is sent
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
     let loss = receive(&guard.lost(), ms(200) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
@@ -182,8 +181,8 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let lock = (kind.make)(&client, &name);
-        // The hold is lost in three ways: its lease expires, its lease expires and the store then says so, or
-        // an operator forces the release.
+        // The hold is lost in three ways: its lease expires, or an operator forces the release, which this
+        // client has not noticed (1) or has noticed (2) when the thread locks again.
         for way in 0..3 {
             let old =
                 lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();

@@ -42,7 +42,7 @@ macro_rules! contract {
         }
     };
     (@on $need:ident $name:ident: $($(#[$with:meta])? $store:ident),+) => {
-        // Each contract is compiled once for each store, so the logic is in the harness.
+        // This text is compiled for each contract and store, so it only calls the harness.
         $(
             $(#[$with])?
             #[test]

@@ -32,7 +32,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// Asserts that all locks are free now: the test awaited the answers of the releases, so none had to expire.
+/// Asserts that all locks are free now, without a wait: the releases have been answered.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
@@ -361,7 +361,7 @@ contract!(a_multi_lock_is_reentrant_if_its_locks_are, |store| {
     multi.unlock().unwrap();
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // The call releases the locks that are still held, and reports the lost one.
+    // The call releases the lock that is still held, and reports the one that is not.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());
@@ -383,8 +383,8 @@ contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
-    // A second round sets the requested lease on all locks. Until the last lock is acquired, the earlier
-    // locks have the client's lease. Redisson confuses milliseconds with seconds in this step.
+    // Until the last lock is acquired, the earlier locks have the client's lease. Then one request sets the
+    // requested lease on all. Redisson confuses milliseconds with seconds in this step.
     let is_leased = |name| left(name).is_some_and(|left| left <= store.freed_within(lease));
     comes_true_within(SECOND, || names.iter().all(is_leased));
     let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
@@ -487,7 +487,7 @@ contract!(multi_lock_unlock_after_a_clients_shutdown_frees_every_lock, |store| {
     all_free_at_once(&operator, &names);
 });
 
-// The failed try must leave no queue place: a later try by another client gets the same answer as before.
+// A queue place that the failed try left would make the other client's later try fail.
 contract!(a_failed_multi_lock_try_leaves_no_queue_place, |store| {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {

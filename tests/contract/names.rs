@@ -67,7 +67,7 @@ contract!(names_mapped_to_one_key_are_one_lock, |store| {
     // The mapping is applied to the name first, and the prefix is added to the result.
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().get_lock(&key).try_lock().unwrap());
-    // Both spellings name one lock, so threads of this client share one hold.
+    // Both spellings name one lock, so this thread re-enters by the other spelling.
     let alias = client.get_lock(name.to_uppercase());
     assert_eq!(alias.hold_count().unwrap(), 1);
     alias.lock().unwrap();
@@ -89,7 +89,7 @@ contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
     assert_eq!(client.current_owner(), owner, "the thread's number changed");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
-    // The guard's owner is the owner in the holder's requests and the owner that other clients see.
+    // Other clients see this owner as the lock's holder.
     let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
@@ -98,7 +98,7 @@ contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     assert_eq!(client.current_owner(), owner, "the number changed after an answered release");
 });
 
-/// Names that look like a store's internal records of another name, such as its waiters, queue or counters.
+/// Endings that make a name look like a store's record about the name without the ending: a queue, a counter.
 const SHAPES: [&str; 16] = [
     "-lock-0",
     "/export-lock-0",
@@ -127,7 +127,7 @@ contract!(locks_with_similar_names_do_not_interfere, |store| {
             tried.is_err_and(|error| error.kind() == ErrorKind::InvalidInput)
         };
         if refused(&format!("{root}a")) {
-            continue; // this store refuses names that begin like this
+            continue; // this store refuses names that begin like `root`
         }
         let names = SHAPES.iter().map(|shape| format!("{root}{shape}"));
         let names: Vec<String> = names.filter(|name| !refused(name)).collect();

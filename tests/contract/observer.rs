@@ -104,8 +104,8 @@ contract!(a_loss_is_observed_once, |store| {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // No call asks about the hold, so the client's next round of renewals reports the loss. There is one in
-    // each third of the client's lease.
+    // No call asks about the hold, so the client's next round of renewals reports the loss, at most a third
+    // of the client's lease later.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));
@@ -133,7 +133,7 @@ contract!(a_thread_that_ended_with_the_lock_is_observed_once, |store| {
         let told = receive(&seen, lease + SLACK).expect("the thread's end was not reported");
         assert_eq!(told, Seen::Abandoned { name: name.clone(), owner });
         assert!(ended.elapsed() <= lease + slack_since(ended));
-        // The hold then expires like any hold that is not renewed, and no second report follows.
+        // The hold then expires, which is reported as a loss, and no further report follows.
         let told = receive(&seen, lease + SLACK).expect("the loss was not reported");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
@@ -281,8 +281,8 @@ contract!(client_stats_count_grants_waits_renewals_and_lost_holds, |store| {
     assert_eq!((before.grants, before.holds, before.waits, before.waiters), (3, 0, 0, 0));
     assert_eq!((before.gave_up, before.lost(), before.shortest_window), (0, 0, None));
     assert!(client.contended(20).is_empty());
-    // One waiter gives up, and one acquires the lock. A waiter is counted before it sleeps. If the lock is
-    // freed in between, the waiter's next poll finds it.
+    // One try gives up. Then waiters acquire the lock, until one of them was woken: a waiter is counted
+    // before it sleeps, and if the lock is freed in between, the waiter needs no wake-up.
     let held = Holding::take(&stranger.get_lock(&waited_for));
     assert!(!client.get_lock(&waited_for).try_lock().unwrap());
     held.release();

@@ -404,7 +404,7 @@ contract!(writers_get_increasing_fencing_tokens, needs(ReadWrite), |store| {
 
 contract!(readers_and_writers_never_hold_at_once, needs(ReadWrite), |store| {
     let (name, clients) = store.clients::<3>("rw");
-    // Readers add one to the counter, and writers subtract one.
+    // Readers add 1 and writers subtract 1,000, so a reader beside a writer sees a negative number.
     let inside = AtomicI32::new(0);
     let until = now() + Duration::from_millis(700);
     side_by_side(0..12, |number| {

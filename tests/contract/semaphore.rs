@@ -41,7 +41,7 @@ contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls have set no permits, so this call can. A semaphore with zero permits exists too.
+    // The refused calls have set no permits, so this call can. With zero free permits a try is busy, no error.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -288,7 +288,7 @@ contract!(inspection_shows_leased_permits_until_they_end, needs(Counting), |stor
     assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
     short.unlock().unwrap();
     long.unlock().unwrap();
-    // An expired permit can be acquired even if no client has queried the semaphore since the expiry.
+    // An inspection counts an expired permit as available, although no request has removed the permit.
     let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
     assert_eq!(other.inspect(&name).unwrap().permits_out, 1);
     comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);

@@ -1,5 +1,4 @@
-//! The stores that run the contracts. Each store is a function with the name that `contract!` uses for its
-//! tests.
+//! The stores on which the contracts run. Each store is a function, and `contract!` names tests after it.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -178,7 +177,7 @@ fn redis_without_connections() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// A server that a command restarts, because the test cannot kill and start it.
+/// The store of a server that runs elsewhere (see [`given`]): a command restarts it, as no test can kill it.
 fn redis_that_starts_itself(url: String) -> (Store, Restart) {
     let restart = |url: &mut String| {
         // The command has no answer: the server closes the connection when it restarts.
@@ -287,7 +286,7 @@ fn zookeeper_at(url: String) -> Store {
     }
 }
 
-/// A store whose first client loses its session.
+/// A store, and a function that ends the session of the store's first client.
 #[cfg(feature = "zookeeper")]
 fn zookeeper_without_session() -> (Store, EndSessions) {
     let server = ZooKeeper::start(CALM).expect("ZooKeeper started a moment ago");
@@ -378,7 +377,7 @@ fn mysql_without_connections() -> (Store, EndSessions) {
         let ids: Vec<u64> = admin.query(others).unwrap();
         assert!(!ids.is_empty(), "no session was ended");
         for id in ids {
-            admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
+            admin.query_drop(format!("KILL {id}")).ok(); // the session may have ended by itself
         }
         keep(server);
     };
@@ -388,7 +387,6 @@ fn mysql_without_connections() -> (Store, EndSessions) {
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Option<Store> {
     // A file allows one writer at a time, so contracts that shared a file would delay each other's renewals.
-    // Each store has its own file.
     let folder = programs::in_memory();
     let store = sqlite_in(&folder);
     Some(lasting(folder, store))

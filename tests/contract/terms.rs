@@ -103,7 +103,7 @@ contract!(a_spin_lock_excludes_and_wakes_subscribed_waiters, |store| {
 
 contract!(a_waiter_behind_a_spinning_one_does_not_spin, |store| {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
-        return; // this store serves waiters in order of arrival
+        return; // this store serves the spinning waiter first
     }
     let (name, [client, other]) = store.clients("pace");
     let held = Holding::take(&client.get_lock(&name));

@@ -165,7 +165,7 @@ contract!(one_waiter_of_each_client_is_eventually_served, |store| {
     let released = held.release();
     for waiter in waiters {
         let (_, had) = waiter.returns_within(LONG);
-        // Each of the six releases wakes the remaining waiters, so that no waiter needs its safety poll.
+        // Each release wakes another waiter. A waiter that needed its safety poll would be a second late.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
             "{:?}",
@@ -215,7 +215,7 @@ contract!(holders_and_waiters_do_not_delay_other_names, |store| {
             .collect();
         let stalled = stalled_since(begun);
         assert!(median(spans.clone()) <= ms(50) + stalled / 30, "{}: {spans:?}", kind.label);
-        // Only a waiter that was not notified, and polls again a second later, would be as late as this.
+        // A call that waited, missed its notification and polled a second later would take over 900 ms.
         assert!(spans.iter().all(|span| *span < ms(900) + stalled), "{}: {spans:?}", kind.label);
         held.release();
         all_return(waiters, LONG);
