@@ -208,7 +208,7 @@ contract!(a_wait_refuses_a_hold_shared_with_another_guard, needs(Counting), |sto
     guard.unlock().unwrap();
 });
 
-contract!(wait_while_waits_until_the_condition_is_false, needs(Counting), |store| {
+contract!(wait_while_waits_until_the_predicate_is_false, needs(Counting), |store| {
     let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let (items, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let waiter = waiting(other.clone(), {
@@ -291,7 +291,7 @@ contract!(conditions_of_one_lock_are_independent, needs(Counting), |store| {
     waiter.returns_within(LONG);
 });
 
-contract!(a_waiter_whose_client_shuts_down_is_skipped_at_once, needs(Counting), |store| {
+contract!(a_notification_skips_a_waiter_whose_client_shut_down, needs(Counting), |store| {
     let (name, [client, ending]) = store.clients("cond");
     let waits = |client: &leasehold::LockClient| {
         waiting(client.get_lock(&name), |lock, mut guard| {

@@ -154,7 +154,7 @@ contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing)
     waiter.returns_within(LONG);
 });
 
-contract!(a_contended_hold_leaves_nothing_behind, needs(Hearing), |store| {
+contract!(an_uncontended_hold_gets_no_callback_and_leaves_nothing_held, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in kinds_that_report_waiters(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));

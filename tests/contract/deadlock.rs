@@ -268,7 +268,7 @@ contract!(a_conditions_reacquisition_is_not_broken, needs(Directory), |store| {
     thread.join().unwrap().unwrap();
 });
 
-contract!(a_deadlock_stays_if_the_youngest_client_does_not_break, needs(Directory), |store| {
+contract!(a_deadlock_whose_youngest_waiter_may_not_break_it_stays, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (breaks, other) = (Member::quick_to_break(store), Member::quick(store));
     let interrupt = Interrupt::new();
@@ -406,7 +406,7 @@ contract!(a_cycle_through_a_read_hold_is_found, needs(Directory), |store| {
 contract!(a_cycle_through_a_reader_behind_a_writer_is_found, needs(Directory), |store| {
     if !store.lacks.contains(&Need::ReadWrite) {
         finds_the_cycle(store, ReadWriteLock::writers_first);
-        finds_the_cycle(store, |lock| lock); // here only a writer that has waited long blocks readers
+        finds_the_cycle(store, |lock| lock); // here a writer blocks readers only after a long wait
     }
 });
 

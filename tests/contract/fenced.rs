@@ -73,7 +73,7 @@ contract!(a_fenced_reentry_of_a_plain_hold_gets_a_token, |store| {
     assert!(client.get_fenced_lock(&name).acquire().unwrap().fencing_token() > Some(token));
 });
 
-contract!(a_reentrys_token_is_below_a_later_grants, |store| {
+contract!(a_reentry_gets_a_smaller_token_than_the_next_grant, |store| {
     let (name, [client, other]) = store.clients("behind");
     client.get_lock(&name).lock().unwrap();
     let waiter = Waiter::on(other.get_fenced_lock(&name), move |lock| {
@@ -87,7 +87,7 @@ contract!(a_reentrys_token_is_below_a_later_grants, |store| {
     assert!(next > token, "{next} after {token}");
 });
 
-contract!(tokens_increase_over_expiry_and_force, |store| {
+contract!(tokens_increase_after_expiry_and_after_a_forced_release, |store| {
     let (name, [client, stranger]) = store.clients("over");
     let expired = client.get_fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
     let next = stranger.get_fenced_lock(&name).acquire().unwrap();

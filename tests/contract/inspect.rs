@@ -33,14 +33,14 @@ contract!(a_holder_is_shown_to_every_client, |store| {
     }
 });
 
-contract!(inspecting_an_unreadable_name_is_an_error, |store| {
+contract!(inspecting_an_unusable_name_or_after_shutdown_is_an_error, |store| {
     let client = store.client();
     fails(client.inspect(""), ErrorKind::InvalidInput);
     client.shutdown().unwrap();
     fails(client.inspect("a"), ErrorKind::ShutDown);
 });
 
-contract!(a_client_sees_its_own_holders_process, |store| {
+contract!(a_client_sees_process_and_thread_of_its_own_hold, |store| {
     let (client, name) = (store.client(), fresh("own"));
     let guard = client.get_lock(&name).acquire().unwrap();
     let seen = client.inspect(&name).unwrap();

@@ -64,7 +64,7 @@ contract!(a_waiter_gets_an_idle_cached_lock_within_100_ms, needs(Keeping), |stor
     let (lock, other) = cached_lock(store);
     let begun = now();
     let round = |_| {
-        use_for(&lock, ms(1_000)); // until the client checks only every half second
+        use_for(&lock, ms(1_000)); // afterwards the client checks for waiters only every half second
         let (theirs, asked) = (other.get_lock(lock.name()), now());
         elsewhere(|| cycle(&theirs));
         let took = asked.elapsed();

@@ -93,7 +93,7 @@ contract!(a_latch_is_shown_with_its_count, needs(Counting), |store| {
     let latch = client.get_count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // A store that keeps only a number knows that the number is a latch only while somebody waits for it.
+    // A store that keeps only a number can tell a latch from a semaphore only while somebody waits.
     assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.is_held()), (Some(2), false));
     let waiter = Waiter::on(latch.clone(), move |latch| latch.wait().unwrap());

@@ -129,7 +129,7 @@ contract!(a_late_step_down_does_not_end_a_later_term, |store| {
     leader.withdraw().unwrap();
 });
 
-contract!(a_leader_that_lost_its_hold_runs_again, |store| {
+contract!(a_leader_that_lost_its_hold_is_elected_again, |store| {
     let name = fresh("lost");
     let leader = store.client_with_lease(RENEWED).leader(&name).unwrap();
     let term = elected(&leader);

@@ -177,7 +177,7 @@ contract!(after_nested_locking_another_threads_hold_is_still_renewed, |store| {
 });
 
 // Redisson counts how often a thread has entered. After a lost nested hold it would renew for ever.
-contract!(the_hold_after_a_lost_nested_one_is_renewed, |store| {
+contract!(the_hold_after_a_lost_nested_hold_is_renewed, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
     (0..8).for_each(|_| lock.lock().unwrap());

@@ -112,7 +112,7 @@ contract!(shutdown_is_repeatable_and_affects_one_client_only, |store| {
 });
 
 // Grants that arrive during a shutdown are released by the client, or expire with their lease.
-contract!(shutdown_in_the_middle_of_work_leaves_nothing, |store| {
+contract!(shutdown_in_the_middle_of_work_leaves_no_lock_held, |store| {
     let lease = ms(300);
     for _ in 0..4 {
         let (client, stranger) = (store.client_with_lease(lease), store.client());

@@ -138,7 +138,7 @@ contract!(the_loss_channel_closes_without_a_loss_after_release, |store| {
     comes_true_within(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
 });
 
-contract!(a_leased_hold_with_listeners_is_reported_near_its_end, |store| {
+contract!(the_loss_channel_reports_the_end_of_an_explicit_lease, |store| {
     // The lease ends long before the client's next round of renewals, which would notice the end too.
     let lock = store.client().get_lock(fresh("leased"));
     let asked = now(); // before the request, since the window opens when the request is sent

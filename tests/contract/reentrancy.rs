@@ -4,7 +4,7 @@ use leasehold::crossbeam_channel::RecvTimeoutError;
 
 use crate::support::prelude::*;
 
-contract!(the_count_is_visible_as_0_1_2_1_0, |store| {
+contract!(nested_locking_shows_hold_counts_0_1_2_1_0, |store| {
     let (name, [client]) = store.clients("count");
     let (lock, rival) = (client.get_lock(&name), store.client().get_lock(&name));
     let seen = |count: u32| {
@@ -31,7 +31,7 @@ contract!(the_count_is_visible_as_0_1_2_1_0, |store| {
     seen(0);
 });
 
-contract!(every_try_form_reenters, |store| {
+contract!(every_acquire_method_reenters, |store| {
     let lock = store.client().get_lock(fresh("forms"));
     lock.lock().unwrap();
     assert!(lock.try_lock().unwrap());

@@ -68,7 +68,7 @@ contract!(a_job_with_unusable_times_does_not_run, needs(RunOnce), |store| {
     }
 });
 
-contract!(a_fenced_jobs_token_grows, needs(RunOnce), |store| {
+contract!(each_run_of_a_fenced_job_gets_a_larger_token, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("fenced-job");
     let mut last = None;
     for runs in [&client, &other, &client] {

@@ -41,7 +41,7 @@ contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls have set no permits, so this call can. With zero free permits a try is busy, no error.
+    // The refused calls have set no permits, so this call can. If no permit is free, a try returns `None`.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -73,7 +73,7 @@ contract!(no_more_permits_are_granted_than_exist, needs(Counting), |store| {
     assert_eq!(other.available_permits().unwrap(), 3);
 });
 
-contract!(available_permits_follow_acquires_and_releases, needs(Counting), |store| {
+contract!(adding_and_draining_permits_changes_the_available_count, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(2).unwrap();
     assert_eq!(semaphore.add_permits(3).unwrap(), 5);

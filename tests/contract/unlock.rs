@@ -19,7 +19,7 @@ contract!(an_unlock_of_a_free_lock_says_free, |store| {
     }
 });
 
-contract!(anothers_unlock_names_the_holder_and_changes_nothing, |store| {
+contract!(a_non_holders_unlock_names_the_holder_and_changes_nothing, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let held = Holding::take(&lock);

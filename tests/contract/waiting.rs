@@ -6,7 +6,7 @@ use crate::support::processes::increments;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-contract!(a_zero_wait_is_one_attempt, |store| {
+contract!(a_wait_of_a_nanosecond_acquires_a_free_lock, |store| {
     let moment = Duration::from_nanos(1);
     for kind in &store.kinds {
         let lock = (kind.make)(&store.client(), &fresh(kind.label));
@@ -158,7 +158,7 @@ contract!(the_next_waiter_is_woken_when_the_first_gives_up, |store| {
     }
 });
 
-contract!(one_waiter_of_each_client_is_eventually_served, |store| {
+contract!(the_only_waiters_of_six_clients_are_all_served, |store| {
     let name = fresh("many");
     let held = Holding::take(&store.client().get_lock(&name));
     let waiters: Vec<_> = (0..6).map(|_| Waiter::start(turn(store.client().get_lock(&name)))).collect();

@@ -78,8 +78,8 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
     let nested = call_on(client.get_lock("nested"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
-        // This acquire has no time limit: it waits until the present owner releases.
         had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
+        // Without a time limit, the call waits until the other client releases the lock.
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         (inner, again.owner(), again.unlock())
     });
@@ -155,7 +155,7 @@ scenario!(a_failed_reentry_leaves_the_outer_hold, |world| {
         });
         assert!(error.outcome_unknown(), "{how:?}: {error}");
         assert_eq!(outer.state(), HoldState::Held, "{how:?}");
-        // The server may have either count now. One unlock frees the lock in both cases.
+        // The server may count one level or two now. One unlock frees the lock in both cases.
         outer.unlock().unwrap();
         assert!(world.is_free(lock.name()), "{how:?}");
     }
@@ -201,7 +201,7 @@ scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
     for lock in locks {
         for then in [Then::Close, Then::Reset] {
             let what = format!("{} {then:?}", lock.name());
-            // The server keeps the lost level, or the whole hold, until the client's clean-up arrives.
+            // Until the client's clean-up arrives, the server still has the dropped guard's level or hold.
             let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));

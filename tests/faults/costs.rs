@@ -261,7 +261,7 @@ scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
     let gone = eventually(LONG, || {
         let mut keys = world.lock_keys();
         keys.retain(|key| !standing.contains(key));
-        // The keys are gone because the client released them, and not because they expired.
+        // `not_given_back` removes the keys' expiry, so a key that goes away was released.
         let found = not_given_back(&world.server, keys.iter().map(String::as_str));
         left = found.into_iter().map(str::to_owned).collect();
         left.is_empty()
@@ -293,7 +293,7 @@ fn clear_requests(world: &World) {
     }
 }
 
-// On so slow a link every grant arrives after its lease has ended, and each causes a clean-up.
+// The replies take longer than the lease, so each grant comes too late and causes a clean-up.
 scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     const LEASE: Duration = ms(20);
     let client = world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();

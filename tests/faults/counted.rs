@@ -76,7 +76,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
         let taking = world.proxy.next(about("{k}"), how.clone());
         let permit = semaphore.acquire(2).unwrap();
         assert_eq!(taking.hits(), 1, "{how:?}");
-        // The call repeated its lost request. The clean-up later removes the grant whose answer was lost.
+        // The call has asked again under a new id. The clean-up later removes the first, unanswered grant.
         comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
         let giving = world.proxy.next(about("{k}"), how.clone());
         let outcome = in_time(2 * T, "giving back", || permit.unlock());
@@ -159,9 +159,9 @@ scenario!(a_dead_waiters_notification_goes_to_another, |world| {
 });
 
 scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
-    // The lease outlasts everything that follows an unanswered renewal.
+    // The lease is long enough for all calls that follow an unanswered renewal.
     let client = world.builder().lease(2 * L).build().unwrap();
-    // On a busy machine an earlier renewal may already have failed, so this counts failures, not events.
+    // On a busy machine earlier renewals may have failed, so each round waits for one failure more.
     let failures = || client.stats().renewals_failed;
     let other = world.direct().get_read_write_lock("downgrade");
     let lock = client.get_read_write_lock("downgrade");
@@ -169,7 +169,7 @@ scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
         lock.write().lock().unwrap();
         let owner = client.current_owner();
         let before = failures();
-        // On a busy machine the previous round's renewal may come late, so this picks the present owner's.
+        // The previous round's renewal may come late, so the fault picks only one for the present owner.
         let renewal = {
             let owner = owner.to_string();
             move |command: &Command| {
@@ -203,7 +203,7 @@ scenario!(fair_waiters_time_out_or_acquire_after_a_server_pause, |world| {
     assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
     let paused = now();
     world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-    // A wait that ends during the pause leaves the queue, without the lock or with its last request's error.
+    // A wait that ends during the pause returns without the lock, or with the error of its last request.
     let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
     assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
     comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {

@@ -58,7 +58,7 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     client.get_lock("a").unlock().unwrap();
 });
 
-// The waiter's last request leaves the server's queue, and must not prolong the caller's wait.
+// The request that takes the waiter out of the server's queue must not prolong the caller's wait.
 scenario!(a_fair_wait_ends_in_time_on_a_silent_network, |world| {
     let (wait, timeout) = (ms(1_500), ms(1_500));
     let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();

@@ -246,7 +246,7 @@ test_on!(
     }
 );
 
-/// The other member's process is stopped for good, so the deadlock lasts until that process's lease ends.
+/// The other client is stopped, as if its process were dead, so the deadlock lasts until its lease ends.
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();

@@ -49,7 +49,7 @@ scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| 
     assert!(!entries(world).contains(&key));
 });
 
-scenario!(a_client_that_does_nothing_writes_nothing, |world| {
+scenario!(an_idle_client_stops_writing_its_directory_entry, |world| {
     let client = world.client();
     let guard = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || world.proxy.count(writes) > 0));
@@ -116,7 +116,7 @@ test_on!(an_owner_without_queue_rights_is_shown_with_its_process, RedisServer::s
     guard.unlock().unwrap();
 });
 
-// Without the script's commands the client reads each key by a request of its own.
+// If the server allows scripts no SCAN, the client sends SCAN itself, and reads each key by a request.
 scenario!(lists_work_where_scripts_may_not_scan, |world| {
     let client = world.client();
     let guard = client.get_lock("listed:1").acquire().unwrap();

@@ -85,7 +85,7 @@ scenario!(a_forked_childs_calls_are_refused_and_send_nothing, |world| {
     assert!(world.is_free("parents"));
 });
 
-/// Asserts in the child that every query of a guard reports a lost hold.
+/// Whether, in the child, every query of the guard reports a lost hold.
 macro_rules! is_lost_here {
     ($guard:expr) => {{
         let (guard, told) = (&$guard, Arc::new(AtomicBool::new(false)));
@@ -225,7 +225,7 @@ scenario!(every_guard_is_lost_in_a_forked_child, |world| {
     assert!(ours.unlock().is_ok() && owned.unlock().is_ok() && dropped.unlock().is_ok());
 });
 
-scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
+scenario!(a_child_that_drops_guards_ends_no_hold_of_the_parent, |world| {
     let (client, seen) = world.watched();
     let kept = client.get_lock("kept").acquire().unwrap();
     let nested = client.get_lock("kept").acquire().unwrap();
@@ -239,7 +239,6 @@ scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
         u8::from(client.shutdown().is_err())
     });
     assert_eq!(code, Some(0));
-    // The parent's renewals, connections and holds work as before the fork.
     let (kept, nested, owned, token) = holds.take().expect("only the child's copy is gone");
     throughout(L + R, || {
         kept.check().is_ok() && nested.check().is_ok() && owned.check().is_ok() && token.check().is_ok()

@@ -22,9 +22,10 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     }
 }
 
-/// Fills a client's memory of expired leases, by which the client explains a failed `unlock`.
-const REMEMBERED: usize = 2_000;
+/// A client remembers the last `LAPSED` expired holds, to explain a failed `unlock`.
 const LAPSED: usize = 1_024;
+/// More holds than a client remembers.
+const REMEMBERED: usize = 2_000;
 
 #[track_caller]
 fn assert_given_back(before: i64, within: Duration, what: &str) {
@@ -42,8 +43,8 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
     leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
     let_pass(ms(2_500), "these leases, and what follows them");
     let before = live_bytes();
-    // On a busy machine the first leases expire before the last lock is acquired, so the memory for one hold
-    // is measured on this small part.
+    // On a busy machine the first leases expire before the last lock is acquired, so the memory for all
+    // leases is calculated from a twentieth of them.
     let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
     leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
     let most = 20 * (live_bytes() - before);
@@ -66,7 +67,7 @@ fn rounds_of_expired_leases_leave_no_memory() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // The client removes the entries of ended leases before it adds new ones.
+                // 20 rounds of leases run at a time; the client must remove ended ones before more come.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();
@@ -140,7 +141,7 @@ scenario!(an_outage_leaves_no_memory_allocated, |world| {
     let most = live_bytes() - before;
     assert!(most > 2 * LEFT, "only {most} bytes were allocated");
     world.server.stop();
-    // All renewals fail, and the callback of the first loss blocks the reports of the others.
+    // All renewals fail, and the observer blocks at the first failure, so all other reports wait.
     assert!(eventually(lease + LONG, || guards.iter().all(|guard| guard.check().is_err())));
     world.server.cont();
     drop((guards, free));

@@ -92,7 +92,7 @@ fn a_user_without_pubsub_rights_caches_a_lock_only_briefly() {
         let used = now();
         is_free_within(used, ms(50), || world.is_free("stock"));
         drop(lock);
-        // A user with only the permission that docs/permissions.md names for caching.
+        // This user has only the permission that docs/permissions.md names for caching.
         let lock = cached_lock(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
         let looks = world.scripts_run() + 4;
@@ -152,7 +152,7 @@ scenario!(a_cached_lock_stays_cached_across_new_handles, |world| {
     (0..1000).for_each(|_| cycle());
     let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
     assert!(world.scripts_run() - asked <= looks);
-    // The client remembers the missing permission although it caches nothing at the moment.
+    // A handle without `cached` does not change that: the client still caches after a use by a cached handle.
     assert!(client.get_lock("stock").is_locked().is_ok());
     assert_cached_after(cycle, || world.is_free("stock"));
 });
@@ -164,8 +164,8 @@ scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
         use_until_held(world, &lock);
         let begun = now();
         let theirs = other.get_lock("stock");
-        // Another thread forces the release, because the thread that lost the hold would go on under another
-        // owner number.
+        // Another thread acquires the lock and loses it later: a loss changes a thread's owner number, and
+        // this thread needs its number to find the cached hold.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             theirs.lock().unwrap();

@@ -72,7 +72,7 @@ scenario!(each_release_wakes_one_of_many_waiting_clients, |world| {
         waiter.outcome();
     }
     let (took, ran) = (begun.elapsed(), world.scripts_run() - before);
-    // Half of the waiters, on average, poll once a second.
+    // On average half of the clients still wait, and each of them polls once a second.
     let polls = CLIENTS as u64 * (took.as_secs() + 1) / 2;
     assert!(ran <= 1 + 2 * CLIENTS as u64 + polls, "{ran} scripts for {CLIENTS} grants in {took:?}");
 });
@@ -192,7 +192,7 @@ fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
     }
 }
 
-// The clients died a moment ago, so only their silence will show it.
+// The dead clients' last attempts are recent, so only the release finds that they no longer listen.
 scenario!(a_thousand_dead_waiters_delay_the_next_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
@@ -332,7 +332,7 @@ scenario!(waiters_are_served_after_a_loss_of_all_data, |world| {
 });
 
 // An operator deletes the key, which publishes nothing.
-scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
+scenario!(a_waiter_for_a_deleted_key_takes_over_within_a_poll, |world| {
     let held = client(world).get_lock("deleted").acquire().unwrap();
     let waiter = client(world);
     let waiting = call(turn(waiter.get_lock("deleted")));

@@ -76,29 +76,29 @@ fn as_user(world: &World) -> ClientBuilder {
 }
 
 #[test]
-fn waiters_follow_later_releases_of_a_holder_with_old_rights() {
+fn waiters_notice_releases_of_a_holder_without_queue_rights() {
     learns_by_its_first_release(OLD, as_user);
 }
 
 #[test]
-fn waiters_follow_later_releases_of_a_holder_that_cannot_notify() {
+fn waiters_notice_releases_of_a_holder_that_cannot_notify() {
     learns_by_its_first_release(MUTE, as_user);
 }
 
 #[test]
-fn waiters_follow_later_releases_of_a_holder_without_zpopmin() {
+fn waiters_notice_releases_of_a_holder_without_zpopmin() {
     learns_by_its_first_release(NO_COMMAND, as_user);
 }
 
 #[test]
-fn waiters_follow_later_releases_of_a_limited_ring_holder() {
+fn waiters_notice_releases_of_a_ring_holder_without_queue_rights() {
     learns_by_its_first_release(OLD, |world| {
         let builder = LockClient::builder().command_timeout(ms(2_000)).unsubscribe_delay(Duration::ZERO);
         builder.ring(Ring::new([world.server.url_as("old", "pw")]))
     });
 }
 
-/// The documentation of older versions lists no `+time`. Such a user can still wait for a busy lock.
+/// The documentation of older versions lists no `+time`. A user without this permission can still wait.
 #[test]
 fn a_redis_user_that_may_not_run_time_can_wait() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \

@@ -19,7 +19,7 @@ scenario!(an_operators_deletion_is_reported_as_a_loss, |world| {
         let guard = lock.acquire().unwrap();
         let nested = lock.acquire().unwrap();
         if way[0] == "HSET" {
-            world.does(&["DEL", "lock"]); // overwritten by another
+            world.does(&["DEL", "lock"]); // so that HSET leaves only the other owner
         }
         let taken = now();
         world.does(way);
@@ -86,7 +86,7 @@ scenario!(a_persisted_lock_gets_an_expiry_again, |world| {
     assert_eq!(seen.losses(), 0);
 });
 
-scenario!(a_shortened_lease_is_renewed_or_lost, |world| {
+scenario!(a_lease_shortened_by_an_operator_is_renewed, |world| {
     let client = world.client();
     let guard = client.get_lock("shortened").acquire().unwrap();
     world.does(&["PEXPIRE", "shortened", "1200"]);
@@ -160,7 +160,7 @@ scenario!(a_waiter_whose_owner_number_changes_has_one_queue_place, |world| {
     let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
     let client = world.client();
     let waiter = call(move || {
-        // The thread keeps its owner number.
+        // While the thread holds `taken`, its owner number stays. The loss of `taken` changes the number.
         client.get_lock("taken").lock().unwrap();
         client.get_fair_lock("queue").acquire().unwrap().unlock().unwrap();
     });

@@ -210,7 +210,7 @@ scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
     }
 });
 
-// When the call returns, its request is still on its way, so the thread's next request follows behind.
+// When the call returns, its request to leave the queue is on its way, ahead of the thread's next request.
 scenario!(a_waiter_gives_up_without_waiting_for_the_store, |world| {
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());

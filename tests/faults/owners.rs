@@ -173,14 +173,14 @@ fn releases_delayed_by_the_kernel_end_no_later_hold() {
     });
 }
 
-scenario!(a_forgotten_release_script_frees_no_later_hold, |world| {
+scenario!(a_release_repeated_after_script_flush_frees_no_later_hold, |world| {
     let (client, other) = (world.client(), world.direct());
     let lock = client.get_lock("noscript");
     for round in 0..30 {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.does(&["SCRIPT", "FLUSH"]);
         if round % 4 == 0 {
-            // This loads the script, so that the thread's next attempt arrives before the repeated release.
+            // The try loads only the attempts' script, so an attempt arrives before the repeated release.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
@@ -246,7 +246,7 @@ fn hold_until_stopped(url: &str) {
     let mut last = now();
     let outcome = loop {
         let this = now();
-        // This is the first check after the stop, and no thread of the library has run before it.
+        // After a stop, this check may run before any thread of the library.
         let outcome = guard.check();
         if outcome.is_err() || this - last > 2 * L {
             break outcome;

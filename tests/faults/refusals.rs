@@ -27,7 +27,6 @@ fn a_changed_password_loses_no_hold() {
         world.does(&["CONFIG", "SET", "requirepass", "new"]);
         // Connections that have already logged in still work after the password changes.
         await_renewal(&guard);
-        // New connections are refused with a typed error, and no hold is lost.
         world.proxy.kill(Which::Others, Then::Reset);
         fails(in_time(T, "the refusal", || client.get_lock("other").lock()), ErrorKind::Authentication);
         guard.check().unwrap();
@@ -39,7 +38,7 @@ fn a_changed_password_loses_no_hold() {
     });
 }
 
-scenario!(a_new_replica_refuses_without_a_loss, |world| {
+scenario!(a_server_turned_replica_refuses_acquires_and_loses_no_hold, |world| {
     let (client, seen) = world.watched_keeping();
     let nobody = Port::claim();
     let guard = client.get_lock("replica").acquire().unwrap();

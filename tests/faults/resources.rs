@@ -148,7 +148,6 @@ scenario!(a_client_of_a_hanging_server_shuts_down_in_time, |world| {
     }
 });
 
-// A shutdown handles replies and releases that come while it runs.
 scenario!(a_shutdown_awaits_pending_requests_and_releases_their_locks, |world| {
     for way in ["try", "wait", "drop", "unlock", "pass on"] {
         let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();

@@ -1,4 +1,4 @@
-//! A failed TLS handshake is refused, and the client never falls back to plaintext.
+//! If a TLS handshake fails, the call fails. The client never falls back to plaintext.
 
 use std::net::TcpListener;
 

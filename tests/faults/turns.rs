@@ -100,7 +100,7 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // The clients ask for each other's cached lock, which pauses `cached`, so time slices save requests.
+        // The clients' recalls of each other's cached lock suspend `cached`, so time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();
@@ -111,7 +111,7 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
         have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
     });
     assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
-    drop((locks, clients)); // one client caches it, since nobody asks for it now
+    drop((locks, clients)); // one client still caches the lock, since nobody recalls it now
     assert!(eventually(LONG, || world.is_free("hot")));
 });
 

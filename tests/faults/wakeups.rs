@@ -198,7 +198,7 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
     world.is_given_back("herd", L);
 });
 
-// Messages arrive over a connection of their own. If nobody reads it, only wake-ups are missing.
+// Clients subscribe over a connection of its own. If the server does not read it, only wake-ups are missing.
 scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
@@ -219,7 +219,7 @@ scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     world.await_subscription("awaited");
     world.proxy.stop_reading(Which::Subscribers);
     let waiters: Vec<_> = held.iter().map(|guard| call(turn(client.get_lock(guard.name())))).collect();
-    // The messages exceed all buffers, so the server cannot write some megabytes.
+    // The channels' names, 7 MB in all, exceed all buffers, so the client cannot send all its SUBSCRIBEs.
     let is_theirs = |command: &Command| command.args.iter().any(|arg| arg.len() >= LENGTH);
     let mut cycles = 0;
     while cycles < 20 || world.proxy.count(is_theirs) < WAITERS {
@@ -273,7 +273,7 @@ scenario!(forty_clients_waiting_for_permits_send_few_failing_requests, |world| {
     let clients: Vec<_> = (0..CLIENTS).map(|_| patient()).collect();
     let in_vain = attempts_in_vain(world, &clients, 60);
     println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-    // Each client needs one attempt in vain, by which it joins the queue. If each release woke all clients,
-    // there would be about 39.
+    // Each acquire needs one attempt in vain, which joins the queue. If each release woke all clients, there
+    // would be about 39 for each permit.
     assert!(in_vain < 4.0, "{in_vain} failed attempts for each permit, of {CLIENTS} waiters");
 });

@@ -54,7 +54,7 @@ pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl
     });
 }
 
-/// Runs `body` with this server, within [`alone`], and then checks that nothing remains.
+/// Runs `body` with this server, and then checks that nothing remains. To be called within [`alone`].
 pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
@@ -142,7 +142,7 @@ impl World {
         self.builder().build().unwrap()
     }
 
-    /// Runs the work for each of these faults, with a client and a lock.
+    /// Each of these faults, with a new client and a new lock.
     pub(crate) fn each(
         &self,
         faults: impl IntoIterator<Item = Do>,
@@ -185,8 +185,8 @@ impl World {
         self.run(&["HGETALL", name])
     }
 
-    /// Panics unless one owner of this client holds the lock, with this count and an expiry. That need not be
-    /// the thread's `current_owner`, which names the next hold's owner.
+    /// Panics unless one owner of this client holds the lock, with this count and an expiry. The owner may
+    /// differ from the thread's `current_owner`, which is the owner of the thread's next hold.
     #[track_caller]
     pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
         let fields = self.fields(name);
