@@ -22,8 +22,8 @@ use crate::inspect::{Location, own, span};
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether the whole cycle existed at one moment. `false` if the cycle may not be a deadlock, since
-    /// another thread may release one of its locks: an owned guard's, or one of a `leasehold run` command.
+    /// Whether the whole cycle existed at one moment. `false` if the cycle may not be a deadlock, since a
+    /// thread outside it may release one of its locks, which an owned guard or `leasehold run` holds.
     pub is_certain: bool,
 }
 

@@ -13,7 +13,7 @@ static FIRST: AtomicU32 = AtomicU32::new(0);
 /// The PID namespace of that process; 0 if unknown.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
-/// The first process of each namespace has this id, so a child may have its parent's id.
+/// The first process of each namespace has this id, so a child in a new namespace may have its parent's id.
 const FIRST_OF_NAMESPACE: u32 = 1;
 
 /// Refuses a forked child of a process that has made a client.

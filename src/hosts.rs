@@ -27,10 +27,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// How long an address, and a failed look-up, are reused for connections that are opened together.
+/// How long an address is reused, for connections that are opened together. A failed look-up is not reused.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// How long each of several addresses is tried before the next one, as RFC 8305 advises; and the factor by
-/// which this grows from round to round.
+/// which this time grows from round to round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
 const UNSHOWN: &str = "(the URL's host, not shown since it may be part of a password)";
@@ -128,8 +128,8 @@ impl Rounds {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
     /// Maximum age of a connection, less a random part of up to a tenth, so that a fleet does not reconnect
-    /// at once. Only a new connection follows a name or proxy that leads to another server, and meets a
-    /// revoked password.
+    /// at once. Only a new connection notices that a name or proxy leads to another server, or that the
+    /// password was revoked.
     pub(crate) age: Duration,
     /// The longest time without a request. Routers and load balancers silently forget connections that idle
     /// for four minutes or more, and the next request would time out.
@@ -156,8 +156,8 @@ impl Lifetime {
 /// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How slow the network is: how often a reservation's 10 ms must double to cover two round trips and 8 ms, in
-/// which the notified thread runs.
+/// How slow the network is: how often a reservation's 10 ms must double to cover two round trips, and 8 ms
+/// until the notified thread runs.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
@@ -166,8 +166,8 @@ pub(crate) fn link(round_trip: Duration) -> u32 {
 /// Pause before another try to replace an old connection, which is used meanwhile.
 pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 
-/// A younger connection is kept even if its server takes no writes: otherwise a server that stays read-only
-/// would cost a connect for each request.
+/// A connection younger than this is kept even if its server takes no writes: otherwise a server that stays
+/// read-only would cost a connect for each request.
 pub(crate) const LEAST_AGE: Duration = Duration::from_millis(250);
 
 impl Default for Hosts {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hanging_look_up_ends_in_time() {
+    fn a_hanging_look_up_times_out_at_the_deadline() {
         let (hosts, _never) = held();
         let error = hosts.addresses(&Host::named("hangs"), soon(20)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

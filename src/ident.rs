@@ -83,7 +83,7 @@ impl LockName {
 pub struct ClientId(Uuid);
 
 impl ClientId {
-    /// A random UUID of version 8, which tells others that this client's releases notify the queue (see
+    /// A random UUID of version 8, which tells others that this client's releases notify the wait queue (see
     /// `wait_queue.lua`). Redisson's ids, and those of older versions of this crate, have version 4.
     pub(crate) fn random() -> ClientId {
         ClientId(Uuid::new_v4()).of_version(8)
@@ -100,7 +100,8 @@ impl ClientId {
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id of a directory record that belongs to no client: FNV-1a of 128 bits, equal in every process.
+    /// The id of a directory record that belongs to no client: a hash (FNV-1a, 128 bits), so that all
+    /// processes compute the same id.
     pub(crate) fn of_text(parts: &[&str]) -> ClientId {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -171,7 +172,7 @@ impl Owner {
         Some(Owner { client: ClientId::read(client)?, number: number.parse().ok()? })
     }
 
-    /// Sixteen bytes for this owner's permit `index`: half of the client's random id, then the number.
+    /// Sixteen bytes for this owner's permit `index`: six of the client's id, six of the number, and `index`.
     pub(crate) fn permit(self, index: u32) -> [u8; 16] {
         let mut id = *self.client.0.as_bytes();
         let number = self.number.to_be_bytes();

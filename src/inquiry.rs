@@ -1,5 +1,5 @@
 //! Questions whose answers may be slow or never come: to the system's resolver, or the program's provider of
-//! credentials. Separate threads ask, a few at a time; each thread waits until its own deadline.
+//! credentials. Separate threads ask, a few at a time; each caller waits until its own deadline.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -50,8 +50,8 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
     }
 
     /// The answer about `key`, by `deadline`. Reuses an answer younger than `fresh.0`, or a failure younger
-    /// than `fresh.1`; with zero the question must begin after this call. After half of the time, an older
-    /// answer suffices. `None`: no answer came in time.
+    /// than `fresh.1`. If `fresh.0` is zero, the question must be asked after this call. After half of the
+    /// time, an older answer suffices. `None`: no answer came in time.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,

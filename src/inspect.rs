@@ -162,7 +162,7 @@ pub struct Holder {
     /// at once with [`max_hold`](crate::LockBuilder::max_hold); Redisson's holders never do.
     pub held_for: Option<Duration>,
     /// The time until the hold ends whatever its client does: by `max_hold`, or by an explicit lease, which
-    /// its client reports each third of its own lease.
+    /// the client reports each third of the client's lease.
     pub ends_within: Option<Duration>,
     /// Whether the holder leads and the waiters are candidates, because the holder uses
     /// [`LockClient::leader`](crate::LockClient::leader) or
@@ -434,14 +434,14 @@ pub struct Health {
     pub store: &'static str,
     /// The time of the round trip.
     pub latency: Duration,
-    /// Whether waiters are woken.
+    /// Whether messages wake waiters.
     pub wakeups: Wakeups,
     /// The table that keeps the locks in PostgreSQL, MySQL or MariaDB, with its schema or database. `None`
     /// elsewhere, and before the first use of a client that [connects
     /// lazily](crate::LockClient::connect_lazily).
     pub table: Option<String>,
     /// PostgreSQL: tables of this name in other schemas, at the time of connecting. A program whose search
-    /// path leads to one of them keeps other locks.
+    /// path leads to one of them shares no lock with this client.
     pub other_tables: Vec<String>,
 }
 

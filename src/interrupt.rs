@@ -66,7 +66,8 @@ impl Interrupt {
 
     /// Interrupts all waits with this token, now and in future. Repeating it does nothing.
     pub fn interrupt(&self) {
-        // Races with `wakes`: here the flag is set first and sleepers are woken second.
+        // Sets the flag first, then wakes sleepers. `wakes` registers a sleeper first, then checks the flag:
+        // in any interleaving one of the two wakes the sleeper.
         self.shared.is_set.store(true, Ordering::SeqCst);
         for waker in self.shared.sleepers.lock().wakers.values() {
             waker.wake();
@@ -91,7 +92,6 @@ impl Interrupt {
         let id = sleepers.next_id;
         sleepers.wakers.insert(id, waker.clone());
         drop(sleepers);
-        // Races with `interrupt`: here the waker is entered first and the flag is checked second.
         if self.is_interrupted() {
             waker.wake();
         }

@@ -24,7 +24,7 @@ impl Refused {
         self.until.store(now.plus(lasts).nanos(), Ordering::Relaxed);
     }
 
-    /// Called when the server has done what it had refused.
+    /// Ends the refusal at once.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);

@@ -253,8 +253,8 @@ impl ManualClock {
         self.shared.all_asleep.notify_all();
     }
 
-    /// Signals the service `id`, which counts as working from now on. Under the clock's mutex, so that the
-    /// thread cannot take the signal, work and report itself asleep in between.
+    /// Signals the service `id`, and counts it as working. The mutex covers both steps, so that the thread
+    /// cannot take the signal, work and report itself asleep in between.
     pub(crate) fn wake_service(&self, id: u64, waker: &Waker) {
         let mut state = self.shared.state.lock();
         if let Some((_, until)) = state.services.iter_mut().find(|(other, _)| *other == id) {
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// In a time namespace whose boot clock is a day ahead.
+    /// The test runs itself again in a time namespace, whose boot clock is a day ahead.
     #[cfg(all(target_os = "linux", not(leasehold_shuttle)))]
     #[test]
     fn the_clock_runs_on_while_the_machine_sleeps() {

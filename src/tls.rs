@@ -26,8 +26,8 @@ pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
     identified(begin(&provider())?.with_root_certificates(roots), options)
 }
 
-/// As [`config`], for a server of any name. If the options name no authorities, accepts every certificate,
-/// since the system's authorities would certify anybody.
+/// As [`config`], for a server of any name. If the options name no authorities, accepts every certificate:
+/// anybody can get one from the system's authorities, so without the name it would prove nothing.
 #[cfg(feature = "postgres")]
 pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     use rustls::client::WebPkiServerVerifier;
@@ -49,7 +49,7 @@ pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
 pub(crate) fn provide() {
     if CryptoProvider::get_default().is_none() {
         let provider = CryptoProvider::clone(&provider());
-        drop(provider.install_default()); // another thread installed one
+        drop(provider.install_default()); // fails if another thread has just installed one
     }
 }
 
@@ -175,7 +175,7 @@ fn unanswered(error: io::Error) -> io::Error {
 /// Why the server hung up before it accepted the client, if it said so; else `error`.
 ///
 /// A server checks the client's certificate while the client still writes the rest of the handshake and, in
-/// TLS 1.3, its first request.
+/// TLS 1.3, its first request. So a write may fail while the server's reason waits to be read.
 pub(crate) fn last_words(tls: &mut ClientConnection, mut socket: impl Read, error: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
@@ -240,8 +240,7 @@ impl TlsStream {
         &self.socket
     }
 
-    /// Whether there are bytes left that were already read from the socket, so that a poll does not report
-    /// them.
+    /// Whether unread bytes have already left the socket, so that a poll of the socket does not report them.
     pub(crate) fn has_plaintext(&self) -> bool {
         let session = self.session.lock();
         !session.raw.is_empty() || !session.tls.wants_read()

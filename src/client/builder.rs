@@ -1,4 +1,4 @@
-//! The options of a client, and the client that is made with them.
+//! The options of a client, and `build`, which makes the client.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The file that has the [`url`](Self::url), without lines that begin with `#`. The client reads the file
+    /// The file with the [`url`](Self::url); lines that begin with `#` are ignored. The client reads the file
     /// when it is built, and again when a server refuses the login. If the file then names other servers, the
     /// client stays with its own.
     pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
@@ -103,7 +103,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The file that has the [`password`](Self::password), without line ends at its end. The client reads the
+    /// The file with the [`password`](Self::password); line ends at its end are ignored. The client reads the
     /// file whenever it would ask for [`credentials`](Self::credentials), so running clients follow changes.
     pub fn password_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.password = None;
@@ -126,9 +126,9 @@ impl ClientBuilder {
     /// can be tried.
     ///
     /// # Errors
-    /// If `provider` fails, panics, gives no answer in time, or a password that is empty, and the server
-    /// accepts no earlier answer: a retryable error of kind [`Credentials`](crate::ErrorKind::Credentials)
-    /// with the provider's as its source. If the server refuses the newest answer:
+    /// If `provider` fails, panics, is late or returns an empty password, and the server accepts no earlier
+    /// answer: a retryable error of kind [`Credentials`](crate::ErrorKind::Credentials), whose source is the
+    /// provider's error. If the server refuses the newest answer:
     /// [`Authentication`](crate::ErrorKind::Authentication), which calls do not retry. The renewals of holds
     /// go on asking until the lease ends.
     ///
@@ -215,7 +215,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The owner of another client's hold for which this process works, as text
+    /// The owner of another client's hold under which this process runs, as text
     /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)). That hold cannot end while this client waits, so
     /// the search for deadlocks counts the wait as that owner's too. Spaces separate several owners; text
     /// that is no owner is ignored. `leasehold run` passes the owner to its command by `LEASEHOLD_UNDER`.
@@ -361,8 +361,8 @@ impl ClientBuilder {
     /// time limit is the one given there, otherwise 2 s, or two thirds of the `command_timeout` if that is
     /// less. Defaults to no such condition.
     ///
-    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; the client is not built on other servers
-    /// and stores. With `appendfsync everysec` a grant takes up to a second, with `always` a disk write.
+    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; elsewhere [`build`](Self::build) fails.
+    /// With `appendfsync everysec` a grant takes up to a second, with `always` a disk write.
     pub fn durable(mut self, local: u32, replicas: u32) -> Self =
         server.durable: Some(Durable { local, replicas });
 
@@ -401,7 +401,7 @@ impl ClientBuilder {
     /// on average at most for all its threads. A deadlock is reported as [`Event::Deadlock`].
     pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self = options.detect_deadlocks_after: wait;
 
-    /// Whether the client ends its wait if that is the youngest of a deadlock, with an error of kind
+    /// Whether the client ends a wait of its own that is the youngest of a deadlock, with an error of kind
     /// [`Deadlock`](crate::ErrorKind::Deadlock) that names the cycle. Defaults to no.
     ///
     /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the

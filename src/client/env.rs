@@ -339,10 +339,9 @@ mod tests {
         assert_eq!(server.connect_timeout, seconds(2));
     }
 
-    /// The variables that are not listed here are tested with a server, by the tests of the command-line
-    /// program.
+    /// The tests of the command-line program use the other variables, with a server.
     #[test]
-    fn each_option_has_a_variable() {
+    fn each_variable_sets_its_option() {
         let set = with(&[
             ("LEASEHOLD_USERNAME", "u"),
             ("LEASEHOLD_PASSWORD", "p"),
@@ -475,7 +474,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn certificates_are_given_as_paths() {
+    fn tls_variables_name_certificate_files() {
         let set =
             with(&[("LEASEHOLD_TLS_CA", "/a"), ("LEASEHOLD_TLS_CERT", "/b"), ("LEASEHOLD_TLS_KEY", "/c")]);
         let tls = set.unwrap().server.tls;
@@ -484,7 +483,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn certificates_are_refused_by_a_build_that_cannot_use_them() {
+    fn tls_variables_are_refused_without_the_tls_feature() {
         for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
             let error = with(&[(name, "/a")]).map(drop).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
@@ -529,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_url_the_variable_is_named() {
+    fn a_missing_url_error_names_the_variable_leasehold_url() {
         let error = with(&[]).unwrap().build().unwrap_err();
         assert!(error.to_string().contains("LEASEHOLD_URL"), "{error}");
     }

@@ -141,7 +141,7 @@ impl LockClient {
     /// the table of entries.
     ///
     /// # Guarantees
-    /// An entry is up to a third of its client's lease old. All who may write to the store can write one.
+    /// An entry is up to a third of its client's lease old. Anyone who may write to the store can forge one.
     pub fn clients(&self) -> Clients {
         Clients { list: List::new(&self.engine) }
     }

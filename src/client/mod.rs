@@ -137,7 +137,7 @@ impl LockClient {
         ClientBuilder::default()
     }
 
-    /// Connects to independent servers, each name on one of them. See [`Ring`] for lists that change.
+    /// Connects to independent servers, each with a part of the names. See [`Ring`] for lists that change.
     ///
     /// # Blocking
     /// Up to the connect time-out (default 3 s), for all nodes together.
@@ -154,8 +154,8 @@ impl LockClient {
         LockClient::builder().ring(Ring::new(nodes)).build()
     }
 
-    /// Changes to another list of nodes, or to the same list with another number. A lock that is held stays
-    /// where it was granted until it is released.
+    /// Changes to another list of nodes, or to the same list, under a higher number ([`Ring::epoch`]). A lock
+    /// that is held stays where it was granted until it is released.
     ///
     /// Processes may change one after the other. As soon as one process has changed, nodes refuse processes
     /// with the older list, with the error [`StaleRing`](crate::ErrorKind::StaleRing); waiting calls retry
@@ -242,8 +242,8 @@ impl LockClient {
 
     /// The owner of the calling thread's next lock; in a forked child an owner that holds nothing.
     ///
-    /// If this client has no right to the store's queue of waiters, the owner's id on plain and fenced locks
-    /// has version 4 in place of 8 (see
+    /// If this client has no right to the store's wait queue, its id in owners of plain and fenced locks is a
+    /// UUID of version 4 instead of 8 (see
     /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/permissions.md)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {
@@ -258,7 +258,7 @@ impl LockClient {
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].
     ///
-    /// No I/O; a bad name (empty, over 64 KiB, or part of another lock's bookkeeping) is an error at first
+    /// No I/O; a bad name (empty, over 64 KiB, or like a further key of another lock) is an error at first
     /// use.
     pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
@@ -346,7 +346,8 @@ impl LockClient {
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
 
-    /// Asks the store one question; returns its round trip and whether waiters are woken. For health checks.
+    /// Asks the store one question, for health checks. Returns the time of the round trip, and whether
+    /// messages wake waiters.
     ///
     /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held. In a
     /// cluster and in a ring the server of that name answers; on a Redlock a majority.
@@ -415,7 +416,7 @@ impl LockClient {
     /// metrics and health pages, without an [`Observer`](crate::Observer).
     ///
     /// # Blocking
-    /// Never; the store is not asked. The list of holds is locked while it is copied: some 20 ns each.
+    /// Never; the store is not asked. The list of holds is locked while it is copied: some 20 ns a hold.
     ///
     /// # Guarantees
     /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in
@@ -424,8 +425,8 @@ impl LockClient {
         self.engine.stats()
     }
 
-    /// The locks that calls of this client have waited for most, `max` at most, in that order. The client
-    /// counts calls that slept, from its start on, in memory for 256 names.
+    /// The locks for which calls of this client waited most often, at most `max`, the most awaited first. The
+    /// client counts calls that slept, from its start on, in memory for 256 names.
     ///
     /// # Blocking
     /// Never; the store is not asked.
@@ -467,7 +468,7 @@ impl LockClient {
     /// Makes this process a [candidate](Leader) for `name`: the holder of the fenced lock of that name leads.
     ///
     /// # Blocking
-    /// Never: a thread of the candidate's waits.
+    /// Never: the candidate has a thread of its own, which waits.
     ///
     /// # Errors
     /// The name is bad, the client was shut down, or the system could not start a thread.
@@ -549,7 +550,7 @@ impl LockClient {
     /// guard. A `code` of 0 is a success. The record stays for 40 days beside the directory's entries.
     ///
     /// # Blocking
-    /// One round trip, two for another code than 0: up to a command time-out each.
+    /// One round trip, or two if `code` is not 0: up to a command time-out each.
     ///
     /// # Errors
     /// The store could not be used, or the user lacks the right to its directory entry. Of kind
@@ -560,10 +561,11 @@ impl LockClient {
         self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
     }
 
-    /// How the last [recorded](Self::record_run) run of a job ended; `None`: no run in the last 40 days.
+    /// How the last [recorded](Self::record_run) run of a job ended, by one round trip; `None`: no run in the
+    /// last 40 days.
     ///
     /// # Errors
-    /// As [`record_run`](Self::record_run), by one round trip.
+    /// As [`record_run`](Self::record_run).
     pub fn last_run(&self, name: impl AsRef<str>) -> Result<Option<LastRun>> {
         self.engine.last_run(self.get_lock(name).checked("last_run")?)
     }

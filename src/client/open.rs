@@ -66,7 +66,7 @@ impl Servers {
     }
 }
 
-/// The kind of store that the URL's scheme names, as messages and features call it; otherwise Redis.
+/// The kind of store that the URL's scheme names, as messages and features call it; `redis` for all others.
 fn kind(url: &str) -> &'static str {
     match scheme(url).as_str() {
         "etcd" | "etcds" => "etcd",
@@ -84,7 +84,7 @@ fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
-/// The kind of store, for messages. Refuses unknown URLs, and `durable()` for a store that cannot keep it.
+/// The kind of store, for messages. Refuses URLs without a scheme, and `durable()` for a store without it.
 pub(super) fn checked_kind(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
     let store = match servers {
         Servers::Redlock(_) => "redlock",
@@ -100,7 +100,7 @@ pub(super) fn checked_kind(server: &ServerOptions, servers: &Servers) -> Result<
     Ok(store)
 }
 
-/// Refuses options that would fail when a lazily connecting client connects.
+/// Refuses options of a lazy client with which it could never connect.
 pub(super) fn check(server: &ServerOptions, servers: &Servers, store: &str) -> Result<()> {
     match servers {
         Servers::One if matches!(store, "redis" | "redis-sentinel") => check_place(server),
@@ -350,7 +350,7 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // The test puts a character for `*` that ends the host, or the password, too early.
+        // For `*` the test puts each character that may end the host or the password too early.
         "{s}://S3CR3T*x@127.0.0.1:1{p}",
         "{s}://x*S3CR3T@127.0.0.1:1{p}",
         "{s}://u:S3CR3T*x@127.0.0.1:1{p}",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::ClientBuilder;
 use crate::config::{Provider, debug_fields, read_urls};
 
-/// The clock of this machine that includes sleep, in nanoseconds.
+/// This machine's clock, which also runs while the machine sleeps, in nanoseconds.
 pub const NANOS: fn() -> u64 = crate::system::nanos;
 /// The name of this machine.
 pub const HOST_NAME: fn() -> String = crate::system::host_name;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// A character as a backslash, its number and a semicolon.
+/// A character as a backslash, its number in hexadecimal, and a semicolon.
 fn escaped(character: char) -> String {
     format!("\\{:x};", u32::from(character))
 }

@@ -1,7 +1,7 @@
 //! The directory: for each client that holds or waits, where it runs, and which of its threads hold and wait.
 //!
 //! A client's entry is a text of lines, and expires after the client's lease. The entry contains ages, not
-//! clock readings. Its own age is the lease less the time that remains to it.
+//! clock readings. Readers compute the entry's own age: the lease less its remaining time.
 
 pub(crate) mod lines;
 pub(crate) mod run;
@@ -20,7 +20,7 @@ use crate::time::millis;
 /// Maximum number of holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Maximum number of further waits and holds, for the search for deadlocks: of threads that wait and hold.
+/// Maximum number of further waits and holds, of threads that do both: for the search for deadlocks.
 pub(crate) const MAX_REPORTED: usize = 512;
 
 /// Maximum number of bytes in the names of these further locks: two of the longest fit. An entry stays below
@@ -30,7 +30,7 @@ pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 /// Maximum number of items read from an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 
-/// Longer names are left out, except in deadlocks: 64 of the longest would be four megabytes.
+/// Longer names are left out, unless the search for deadlocks needs them: 64 of the longest have 4 MiB.
 const LONGEST_KEY: usize = 256;
 
 const LONGEST_TEXT: usize = 64;
@@ -199,7 +199,7 @@ impl ClientInfo {
             lines.known("more", Some(one.more_waiters).filter(|more| *more > 0));
             lines.known("by", one.by);
             // The taker is not named in `by`: older clients read `by` as the only thread that can release,
-            // and would see a deadlock.
+            // and would report false deadlocks.
             lines.known("taker", one.taker);
             if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);

@@ -20,8 +20,8 @@ pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sent
                                   rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
                                   zks://";
 
-/// Refuses a URL with an `@` after the hosts: a password has an unescaped `/`, `?` or `#`, and would be taken
-/// for a host.
+/// Refuses a URL with an `@` after the hosts: its password has an unescaped `/`, `?` or `#`, so a part of the
+/// password would be taken for a host.
 pub(crate) fn check_url(url: &str) -> Result<()> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

@@ -1,7 +1,7 @@
 //! The keys derived from a name: Redisson's keys and channels, and ours beside them.
 //!
 //! This list is complete. A lock's name must not look like a derived key, which could be another lock's
-//! queue or counter. A name without braces cannot look like a key with a suffix.
+//! queue or counter. A key with a suffix has braces, so a name without braces cannot look like one.
 
 /// The lock that a health check asks about; never held.
 pub(crate) const PING: &str = "leasehold_ping";
@@ -41,20 +41,21 @@ macro_rules! parts {
 }
 
 parts! {
-    /// The channel of a lock's waiters; before 2.7.0 Redisson wrote two underscores for the colon.
+    /// The channel of a lock's waiters. Without the colon that follows, this also reserves the channels of
+    /// Redisson before 2.7.0, which have two underscores there.
     LockChannel = Before("redisson_lock__channel"),
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.
     FairQueue = Before("redisson_lock_queue:"),
-    /// Until when Redisson counts each of these owners as alive.
+    /// Until when Redisson counts each owner in `FairQueue` as alive.
     FairTimeouts = Before("redisson_lock_timeout:"),
-    /// Until when each of this crate's owners in the queue is alive.
+    /// Until when each of this crate's owners in `FairQueue` counts as alive.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
     /// The wait queue of clients.
     LockQueue = Before("leasehold_lock_queue:"),
-    /// The client for which a free lock is kept.
+    /// The client for which a free lock is reserved.
     LockNext = Before("leasehold_lock_next:"),
-    /// The channels of a lock's wait queue: this, a colon and a client.
+    /// The channels of a lock's wait queue: this key, a colon and a client's id.
     LockWake = Before("leasehold_wake:"),
     /// The result of a release, as Redisson keeps it for a repeated request.
     UnlockLatch = Before("redisson_unlock_latch:"),
@@ -92,7 +93,7 @@ impl Part {
         }
     }
 
-    /// Explains the conflict if `key`, as a name, may be this part of another name.
+    /// If the name `key` could be this part of another name, describes such names for the error.
     fn claims(self, key: &str) -> Option<String> {
         let text = self.text();
         match self.form() {

@@ -403,7 +403,7 @@ impl From<Permit> for OwnedGuard {
 }
 
 impl OwnedGuard {
-    /// As [`unlock`](Self::unlock), but the lock stays taken for `at_least` after the request for it.
+    /// As [`unlock`](Self::unlock), but the lock stays taken for `at_least` after the acquiring request.
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
         self.level.released = true;
         self.level.engine.end_after("unlock", &self.level.entered, at_least)

@@ -132,7 +132,7 @@ impl Leader {
         Ok(Leader { shared, orders, events, no_events: unbounded().1, thread: Some(thread) })
     }
 
-    /// The term, if this candidate leads now; as [`OwnedGuard::check`], no round trip. `None` if forked.
+    /// The term, if this candidate leads now, without a request; `None` in a forked child.
     #[must_use]
     pub fn term(&self) -> Option<FencingToken> {
         if is_forked() {

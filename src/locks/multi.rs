@@ -147,7 +147,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // Asks why the lock is not held after all releases, since only the error needs this answer.
+        // Only now, after all releases, asks why a lock was not held: only the error needs this answer.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }

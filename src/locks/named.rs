@@ -434,8 +434,8 @@ impl ReadWriteLock {
         FencedLock::new(self.write.clone().with_config(LockConfig { fenced: true, ..self.config }))
     }
 
-    /// The same lock, in which all waiting writers come before all new readers, from their first moment. A
-    /// stream of writers can then starve readers.
+    /// The same lock, in which all waiting writers come before all new readers, from their wait's first moment.
+    /// A stream of writers can then starve readers.
     ///
     /// The order is an agreement among the users: a writer announces its wait, and readers let it go first. A
     /// process without this option, Java's among them, excludes and is excluded as always, but takes no part
@@ -552,7 +552,7 @@ impl LockBuilder {
     /// Another thread of this client takes the lock by two requests. The first use of a lock is never cached.
     ///
     /// The client renews a cached lock. If the program dies within 500 ms of its last use, the lock stays
-    /// taken for the client's lease, on ZooKeeper for its session. While cached, a lock has the same fencing
+    /// taken for the client's lease, on ZooKeeper for its session. While cached, a lock keeps its fencing
     /// token.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, in a cluster, in a table of PostgreSQL, on

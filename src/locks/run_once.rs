@@ -56,8 +56,8 @@ fn was_unprotected(error: &Error) -> bool {
     error.is_lost() || error.is_not_held() || matches!(error.kind(), ErrorKind::ShutDown | ErrorKind::Forked)
 }
 
-/// Acquires the lock unless somebody has it. One try decides, except on Redlock, whose servers may split so
-/// that no process gets the lock.
+/// Acquires the lock unless somebody has it. One try decides, except on Redlock: its servers may split, each
+/// granting the lock to another process, so that none gets a majority.
 fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     for tries_left in (0..SPLIT_TRIES).rev() {
         let entered = engine.acquire(want)?;
@@ -92,7 +92,7 @@ impl JobLock {
 
 impl Drop for JobLock {
     fn drop(&mut self) {
-        // Runs only if the job unwinds; the client repeats a release that fails.
+        // Does something only if the job panicked. The client repeats a release that fails.
         drop(self.end());
     }
 }

@@ -249,7 +249,7 @@ impl Observer for Metrics {
             }
             Event::Released { name, kind, held, .. } => self.held(name, kind, "released", held),
             Event::Lost { loss, kind, held, overdue, is_abandoned } => {
-                // A hold whose thread had ended is counted by `ABANDONED` instead.
+                // The client no longer renews the hold of an ended thread, so no renewal is overdue.
                 if !is_abandoned {
                     self.0.overdue.lock().note(overdue);
                 }
@@ -272,7 +272,7 @@ impl Observer for Metrics {
                 histogram!(HANDOFF, self.labels(&[("scope", scope)], None)).record(took);
             }
             Event::Abandoned { .. } => counter!(ABANDONED, self.labels(&[], None)).increment(1),
-            // `sample` counts the others.
+            // The other series come from `sample`.
             _ => {}
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Reporter {
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<DroppableReports>,
-    /// While a subscription is down, releases by other clients may wake no waiter of this client.
+    /// How many subscriptions are down. If any is, releases by other clients may wake no waiter here.
     subscriptions_down: AtomicUsize,
     /// Events that observers have not received yet: `Some` is a `WakeupsDown`, `None` a `WakeupsUp`.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
@@ -267,9 +267,9 @@ impl Reporter {
         }
     }
 
-    /// Drops a callback that will not run. It may own the client, whose end waits for the thread that reads
-    /// replies, so the callback thread drops it. If too many wait, that thread may be stuck: a new one drops
-    /// all.
+    /// Drops a callback that will not run, on the callback thread: the callback may own the client, whose end
+    /// waits for the thread that reads replies, and which may be the caller. If too many callbacks wait, the
+    /// callback thread may be stuck, and a new thread drops them all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_callback_bounds_the_queue_of_subscription_reports() {
+    fn subscription_reports_behind_a_blocked_callback_are_bounded() {
         let down = || Some(Error::new(ErrorKind::Unreachable, "subscribe", "no answer"));
         for ends_down in [false, true] {
             let (sender, reported) = unbounded();
@@ -389,7 +389,7 @@ mod tests {
             assert!(reporter.unheard.lock().len() <= MOST_UNHEARD);
             assert_eq!(reporter.can_wake(), !ends_down);
             drop(free);
-            // `close` waits for the callback thread, whose sender would keep `reported` from ending.
+            // `close` ends the callback thread. Then no sender is left, and `reported` ends.
             reporter.close();
             drop(reporter);
             let heard: Vec<bool> = reported.iter().collect();

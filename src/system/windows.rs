@@ -76,7 +76,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // A shutdown of writes alone does not end waiting reads. A thread in `wait` reads this every 100 ms.
+        // A shutdown of writes alone does not end waiting reads. Threads in `wait` check the flag each 100 ms.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }

@@ -88,9 +88,9 @@ fn is_identifier(text: &str) -> bool {
 /// set them, nothing is written. The new file lacks set-user-id and set-group-id bits, access control lists,
 /// other attributes, and hard links of the old one.
 ///
-/// Other users may write to the folder. A path that ends in a link is refused, and links at the names of the
-/// register and the third file are never followed. A register must belong to this user, root or the file's
-/// owner.
+/// The folder may be one to which other users write. A path that ends in a link is refused, and links at the
+/// names of the register and the third file are never followed. A register must belong to this user, root or
+/// the file's owner.
 ///
 /// On Windows a read-only file and a stream of a file are refused too. The new file gets the folder's
 /// permissions for new files. While another process reads the file without sharing its deletion, the file
@@ -193,7 +193,7 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file. A replacement is at first readable by nobody else; another file follows the umask.
+/// The mode of a new file: at first only its owner can read a replacement; the umask limits other new files.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }
@@ -245,7 +245,7 @@ impl TokenRegister {
     fn seen(&mut self) -> io::Result<u64> {
         let mut seen = String::new();
         (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
-        // Zero bytes mean that a crash preceded the first write.
+        // Empty or only NUL bytes: a crash came before the first token was on the disk.
         match seen.trim_matches(['\0', ' ', '\n']) {
             "" => Ok(0),
             seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
@@ -319,7 +319,7 @@ mod system {
         options
     }
 
-    /// Whether the file has no second name; a file that was just removed has none.
+    /// Whether the file has at most one name; a file that was just removed has none.
     pub(super) fn is_only_name(file: &File) -> io::Result<bool> {
         Ok(file.metadata()?.nlink() <= 1)
     }
