@@ -65,7 +65,6 @@ macro_rules! client_options {
                 durable: Option<Durable> = None;
                 tls: TlsOptions = TlsOptions::default();
                 url_files: Vec<PathBuf> = Vec::new();
-                /// Provides user and password, in place of `password`.
                 credentials: Option<Provider> = None;
                 sentinel_credentials: Option<Provider> = None;
                 table: TableOptions = TableOptions::default();

@@ -128,8 +128,7 @@ impl Rounds {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
     /// Maximum age of a connection, less a random part of up to a tenth, so that a fleet does not reconnect
-    /// at once. Only a new connection notices that a name or proxy leads to another server, or that the
-    /// password was revoked.
+    /// at once. Only a new connection notices a revoked password, or that a name or proxy leads elsewhere.
     pub(crate) age: Duration,
     /// The longest time without a request. Routers and load balancers silently forget connections that idle
     /// for four minutes or more, and the next request would time out.

@@ -46,7 +46,7 @@
 //! ```
 //!
 //! `let _ = lock.acquire()?;` releases at once. `guard.unlock()?` behind a write reports a failed release as
-//! if the work had failed: [`Error::work_ran`] distinguishes them. The
+//! if the work had failed: [`Error::work_ran`] distinguishes the two. The
 //! [list](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md#what-compiles-and-is-wrong)
 //! says which lint reports each.
 //!

@@ -183,9 +183,9 @@ impl ClientBuilder {
     /// The hosts, beside those of the URL, to which servers may redirect this client: names, addresses, or
     /// `*.` and the end of a name (`["*.shop.cache.example", "10.0.0.7"]`), without ports. Defaults to all.
     ///
-    /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password go
-    /// there too. Another host is refused before anything is sent to it, with an error of kind
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
+    /// The members of a Redis Cluster name each other, and Sentinels name the master; the client sends
+    /// them user and password. The client refuses another host before it sends anything there, with an error
+    /// of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names the host.
     pub fn allowed_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.server.hosts = Arc::new(Hosts::allowing(hosts.into_iter().map(Into::into).collect()));
         self
@@ -194,9 +194,10 @@ impl ClientBuilder {
     /// Whether this client has an entry in the directory of clients while it holds or waits. Defaults to yes.
     ///
     /// The entry says on which host, in which process, program and thread the client holds or waits;
-    /// [`LockClient::inspect`] and [`LockClient::clients`] show it to all who may read the store. It is
-    /// written once each third of the lease, ends with the lease, and is removed by [`LockClient::shutdown`].
-    /// A client whose user may not write the entry has none, without an error: its owners are shown by id.
+    /// [`LockClient::inspect`] and [`LockClient::clients`] show the entry to all who may read the store.
+    /// The client writes the entry each third of its lease. [`LockClient::shutdown`] removes the entry;
+    /// otherwise it ends with the lease. A client whose user may not write the entry has none, without an
+    /// error: its owners are shown by id.
     pub fn directory(mut self, directory: bool) -> Self {
         self.server.notes = directory;
         self.options.directory = directory;
@@ -367,8 +368,8 @@ impl ClientBuilder {
         server.durable: Some(Durable { local, replicas });
 
     /// The trusted authorities, as a PEM file, for `rediss://`, `rediss-sentinel://`, `rediss-cluster://`,
-    /// `etcds://` and `zks://`. Defaults to the system's; for MySQL, to the public ones. With this option a
-    /// database must prove its identity, unless its URL says otherwise; see
+    /// `etcds://` and `zks://`. Defaults to the system's; for MySQL, to its driver's public ones. With this
+    /// option a database must prove its identity, unless its URL says otherwise; see
     /// [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self = server.tls.ca: Some(file.into());
@@ -404,9 +405,9 @@ impl ClientBuilder {
     /// Whether the client ends a wait of its own that is the youngest of a deadlock, with an error of kind
     /// [`Deadlock`](crate::ErrorKind::Deadlock) that names the cycle. Defaults to no.
     ///
-    /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
-    /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
-    /// same way, if its limit is longer than the search takes: a second more than
+    /// The thread keeps its holds. It must release them to let the others go on: with guards, by returning
+    /// the error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in
+    /// the same way, if its limit is longer than the search takes: a second more than
     /// [`detect_deadlocks_after`](Self::detect_deadlocks_after), so 2 s by default. A condition's wait that
     /// re-acquires its lock does not end; the youngest other wait does. A deadlock stays if its youngest wait
     /// is of a client without this option.

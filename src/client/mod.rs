@@ -327,8 +327,8 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. Its release wakes
-    /// waiters that listen, unlike that of Java's spin lock. Spinning threads of a client queue locally.
+    /// For users without the right to subscribe, and for locks that are rarely waited for. A release wakes
+    /// waiters that listen, unlike one of Java's spin lock. Spinning threads of a client queue locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }
@@ -547,7 +547,7 @@ impl LockClient {
     }
 
     /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this at its end, with its
-    /// guard. A `code` of 0 is a success. The record stays for 40 days beside the directory's entries.
+    /// guard. A `code` of 0 is a success. The record stays in the directory for 40 days.
     ///
     /// # Blocking
     /// One round trip, or two if `code` is not 0: up to a command time-out each.
@@ -588,7 +588,7 @@ impl LockClient {
 }
 
 impl MemoryStore {
-    /// Makes every request of this client, and of no other, fail in this way until [`heal`](Self::heal).
+    /// Makes every request of this client, and of no other, fail as `fault` says until [`heal`](Self::heal).
     ///
     /// # Errors
     /// The client is not on this store.

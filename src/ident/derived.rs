@@ -72,7 +72,7 @@ parts! {
     /// The permits of an expirable semaphore that are taken.
     PermitsOut = Behind(":timeout"),
     LatchChannel = Before("redisson_countdownlatch__channel__"),
-    /// The result of a request that must not be repeated.
+    /// The record of a request that must take effect only once, however often it is sent.
     Request = Before("leasehold_request:"),
     ConditionQueue = Before("leasehold_condition_queue:"),
     /// Until when each waiter for a condition counts as alive.

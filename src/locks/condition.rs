@@ -18,8 +18,8 @@ use crate::time::{Lease, Moment};
 ///
 /// A thread that holds the lock waits with its guard: the wait releases the lock, whatever its hold count,
 /// sleeps until notified, and acquires the lock again with that count. Another thread anywhere that holds the
-/// lock notifies. Waiters are notified in order of arrival. Every client, Java's included, may acquire the
-/// lock in between; Java knows nothing of the condition.
+/// lock notifies. Waiters are notified in order of arrival. During a wait every client, Java's included, may
+/// acquire the lock; Java knows nothing of the condition.
 ///
 /// A thread that took the lock by [`lock`](RedisLock::lock) must acquire a guard to wait: one more level.
 ///

@@ -25,8 +25,8 @@ use crate::time::checked_lease;
 ///
 /// # Guarantees
 /// Never more permits are out than were set up and added. Waiting clients are served in order of arrival, but
-/// a waiter for three permits does not hold up a waiter for one permit: the former may wait for as long as
-/// others take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose
+/// a waiter for three permits does not hold up a waiter for one permit, and may wait for as long as others
+/// take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose
 /// answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples

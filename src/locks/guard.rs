@@ -102,9 +102,9 @@ pub(crate) type BoundToItsThread =
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
-/// A hold that this value owns, not a thread: it may be sent to another thread and released there. No thread
-/// holds the lock meanwhile, so acquiring it again on any thread waits. Otherwise as [`Guard`]. A leaked
-/// guard (`mem::forget`) is renewed until the client is shut down.
+/// A hold that this value owns, not a thread: it may be sent to another thread and released there. While it
+/// lives, no thread holds the lock, so any thread that acquires the lock waits. Otherwise as [`Guard`]. A
+/// leaked guard (`mem::forget`) is renewed until the client is shut down.
 ///
 /// # Examples
 /// ```

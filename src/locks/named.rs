@@ -37,8 +37,8 @@ use crate::time::{Lease, Moment};
 /// # Guarantees
 /// While the server keeps its data and clocks agree within 1 %, no two owners hold a lock at once. A lease
 /// lock cannot promise more: see the
-/// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and
-/// [`FencedLock`] for the rest.
+/// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md). With a [`FencedLock`]
+/// a resource can refuse late writes.
 ///
 /// # Examples
 /// ```
@@ -379,7 +379,7 @@ impl From<&FencedLock> for RedisLock {
 ///   together, and then the next writer. Java's readers, and readers of older versions, do not take turns,
 ///   and may go first. On ZooKeeper all wait in order of arrival.
 /// - A re-entry never waits for a writer. A reader deadlocks if it waits for another thread that wants to
-///   read, while a writer waits in between.
+///   read, and a writer began to wait before that thread.
 /// - A reader with an explicit lease counts for that time, even where a Java reader's renewals would shorten
 ///   everyone's lease.
 ///
@@ -434,8 +434,8 @@ impl ReadWriteLock {
         FencedLock::new(self.write.clone().with_config(LockConfig { fenced: true, ..self.config }))
     }
 
-    /// The same lock, in which all waiting writers come before all new readers, from their wait's first moment.
-    /// A stream of writers can then starve readers.
+    /// The same lock, in which a writer comes before all new readers from the first moment of its wait on. A
+    /// stream of writers can then starve readers.
     ///
     /// The order is an agreement among the users: a writer announces its wait, and readers let it go first. A
     /// process without this option, Java's among them, excludes and is excluded as always, but takes no part

@@ -14,7 +14,6 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another process runs it, or began it within the last `at_least`.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
     (kind, name): (Kind, &Arc<LockName>),

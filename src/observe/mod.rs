@@ -32,7 +32,7 @@ pub use crate::observe::event::{Loss, LossReason};
 /// ([`stats`](crate::LockClient::stats), [`contended`](crate::LockClient::contended)), for
 /// [`Guard::check`](crate::Guard::check), and use other clients. An observer that wants a lock sends its
 /// event to another thread. If the system gives no callback thread, and once the client is shut down, the
-/// thread that reports also runs the callbacks and is refused in the same way.
+/// thread that reports also runs the callbacks, whose calls are refused in the same way.
 ///
 /// # Examples
 /// A closure observes, as does any type with this trait:

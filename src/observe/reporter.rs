@@ -268,8 +268,8 @@ impl Reporter {
     }
 
     /// Drops a callback that will not run, on the callback thread: the callback may own the client, whose end
-    /// waits for the thread that reads replies, and which may be the caller. If too many callbacks wait, the
-    /// callback thread may be stuck, and a new thread drops them all.
+    /// waits for the thread that reads replies, perhaps the caller. If too many callbacks wait, the callback
+    /// thread may be stuck, and a new thread drops them all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();

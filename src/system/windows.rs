@@ -76,7 +76,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // A shutdown of writes alone does not end waiting reads. Threads in `wait` check the flag each 100 ms.
+        // A shutdown of writes alone does not end waiting reads. Threads in `wait` check this flag.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }
@@ -174,7 +174,6 @@ impl AsSocket for Socket {
 /// Local connections: the standard library has no Unix sockets here, so none can be made.
 pub(crate) type LocalSocket = Socket;
 
-/// Why this system has no local sockets, in words.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
     Some("Unix sockets are not supported on Windows: name a host and a port");
 

@@ -23,8 +23,8 @@ use crate::ident::FencingToken;
 /// | `ARGV[1]` | the writer's token: [`FencingToken::get`] in decimal |
 /// | `ARGV[2]` | the value |
 ///
-/// Returns 1 if the script wrote, 0 if a newer token wrote before. Writes of other types must likewise
-/// compare and write in one script.
+/// Returns 1 if the script wrote, 0 if a newer token wrote before. For data of other types write a script
+/// that also compares the tokens and writes.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
 /// The `WHERE` condition of an `UPDATE`, which must also set the column; zero updated rows mean refused.
