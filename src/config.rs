@@ -43,7 +43,7 @@ macro_rules! client_options {
                 label: Option<String> = None, "LEASEHOLD_LABEL" label(text) "nightly";
                 detect_deadlocks_after: Duration = Duration::from_secs(1);
                 break_deadlocks: bool = false;
-                /// The owners of other clients' holds under which this process works.
+                /// The owners of other clients' holds under which this process runs.
                 under: Vec<Owner> = Vec::new(), "LEASEHOLD_UNDER" under_hold(text) "8c…:7 1f…:3";
             }
             ServerOptions {

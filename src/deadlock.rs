@@ -1,4 +1,4 @@
-//! Threads that wait for each other in a cycle, for programs and for people.
+//! Threads that wait for each other in a cycle, as values and as text.
 
 use std::fmt;
 use std::time::Duration;

@@ -110,9 +110,9 @@ pub enum ErrorKind {
     TooOld,
     /// The store or the client's settings cannot do this.
     Unsupported,
-    /// Clients of another version keep locks here in another format, so this client is not built.
+    /// Clients of another version keep locks here in another format, so this client cannot be built.
     IncompatibleFormat,
-    /// The answer broke the protocol.
+    /// The server's answer broke the protocol.
     Protocol,
     /// The list of the ring's nodes changed, and this client has an older list; see
     /// [`LockClient::change_ring`](crate::LockClient::change_ring).

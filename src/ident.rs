@@ -94,7 +94,7 @@ impl ClientId {
         self.of_version(4)
     }
 
-    /// The client's id in the directory, read from either version.
+    /// Reads an id of either version; returns version 8, under which the directory has the client.
     pub(crate) fn read(text: &str) -> Option<ClientId> {
         let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36)?;
         Some(ClientId(id).of_version(8))

@@ -287,7 +287,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A random duration between the two, so that waiters that began together do not stay together.
+/// A random duration between the bounds, so that waiters that began together do not stay together.
 pub(crate) fn random_between((least, most): (Duration, Duration)) -> Duration {
     let random = RandomState::new().hash_one(0_u8);
     let span = nanos(most.saturating_sub(least));

@@ -285,7 +285,7 @@ impl TlsStream {
 }
 
 impl TlsSession {
-    /// Available plain text; `None` if the socket must be read first, with all raw bytes processed.
+    /// Reads available plain text; `None`: all raw bytes are processed, and the socket must be read first.
     fn plain(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.tls.reader().read(buf) {

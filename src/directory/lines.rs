@@ -14,7 +14,7 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// Escapes backslashes, control characters, and what a database may be unable to store.
+    /// Escapes backslashes, control characters, and all but ASCII, which a database may be unable to store.
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');

@@ -88,7 +88,7 @@ impl LastRun {
 
 /// The id of the entry of the thread that waits on behalf of another process's hold.
 ///
-/// The program `leasehold run` keeps its lock while its command waits for another one, as a different
+/// The program `leasehold run` keeps its lock while its command waits for another lock, as a different
 /// client. The command's client learns the program's owner from `LEASEHOLD_UNDER` and writes this entry,
 /// which leads the search for deadlocks from the owner to the waiting thread.
 pub(crate) fn id_under(owner: Owner) -> ClientId {

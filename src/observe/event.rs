@@ -30,7 +30,7 @@ use crate::ident::Owner;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call begins to sleep for a lock; once a call. `Acquired` or `GaveUp` follows.
+    /// A call begins to sleep for a lock, for the first time. `Acquired` or `GaveUp` follows.
     #[non_exhaustive]
     Waiting {
         /// The lock.

@@ -102,8 +102,8 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest overdue time since four samples ago. With one sample only, a scrape a minute later, or a
-/// second scraper, would miss a delay of seconds.
+/// The longest overdue time since four samples ago. If each sample showed only the time since the last one, a
+/// second scraper, or a scrape after several samples, would miss a delay.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 

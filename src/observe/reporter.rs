@@ -58,7 +58,7 @@ const MOST_UNHEARD: usize = 16;
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
-    /// The addresses of reporters that run program code here in the middle of a call, innermost last.
+    /// The addresses of reporters that run program code on this thread during a call, innermost last.
     static RUNS_HERE: RefCell<Vec<usize>> = RefCell::default();
 }
 

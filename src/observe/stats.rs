@@ -174,7 +174,7 @@ struct Waits {
 }
 
 impl WaitedFor {
-    /// Counts a wait. Only a new name costs a scan, far less than the wait.
+    /// Counts a wait. Only a new name needs a scan, which takes far less time than the wait.
     fn note(&self, name: &str) {
         let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(name) {

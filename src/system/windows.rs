@@ -42,7 +42,7 @@ pub(crate) struct Socket {
 
 #[derive(Debug)]
 struct SocketState {
-    /// The time-out of reads in milliseconds; zero means none.
+    /// The time-out of reads in milliseconds; `u64::MAX`: none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
     is_shut: AtomicBool,
