@@ -29,6 +29,7 @@ pub(crate) fn run_once<R>(
         format!("at_least ({at_least:?}) is longer than at_most ({at_most:?})")
     })
     .map_err(on_this)?;
+    engine.usable(ACTION).map_err(on_this)?; // connects, if nothing has yet: the capabilities are the store's
     let words = "this store cannot do it: it cannot set when a lock that is held will end";
     Error::when(!engine.store.capabilities.can_expire_in, ErrorKind::Unsupported, ACTION, || words)
         .map_err(on_this)?;
