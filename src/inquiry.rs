@@ -50,8 +50,8 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
     }
 
     /// The answer about `key`, by `deadline`. Reuses an answer younger than `fresh.0`, or a failure younger
-    /// than `fresh.1`. If `fresh.0` is zero, the question must be asked after this call. After half of the
-    /// time, an older answer suffices. `None`: no answer came in time.
+    /// than `fresh.1`. If `fresh.0` is zero, only a question asked after this call began counts. After half of
+    /// the time until `deadline`, returns the last answer, however old. `None`: no answer came in time.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,

@@ -214,7 +214,7 @@ fn connect_redlock(
     reporter: &Arc<Reporter>,
 ) -> Result<Redlock> {
     Error::unless(server.url.is_empty(), || "both url() and redlock() were given: give one of them")?;
-    // A Redlock waits for a majority of servers instead of replicas.
+    // By default a Redlock waits for no replicas, because a majority of servers grants each lock.
     let replicas = match server.replicas {
         ReplicaRule::ByUrl => ReplicaRule::Nothing,
         given => given,

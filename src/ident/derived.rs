@@ -93,7 +93,8 @@ impl Part {
         }
     }
 
-    /// If the name `key` could be this part of another name, describes such names for the error.
+    /// If `key` looks like the key that this part makes of another name, returns the form of such keys for the
+    /// error, such as "start with …".
     fn claims(self, key: &str) -> Option<String> {
         let text = self.text();
         match self.form() {

@@ -44,7 +44,8 @@ contract!(an_interrupted_wait_leaves_nothing_held_or_renewed, |store| {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A leftover request would lock the name at once, and a leftover renewal within a third of the lease.
+        // A hold left behind would show at once. 1.2 s also cover its first renewal, due after a third of the
+        // lease (1 s).
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 });

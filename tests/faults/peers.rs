@@ -26,7 +26,7 @@ scenario!(waiters_behind_a_dead_fair_waiter_send_few_requests, |world| {
         waiter.returns_within(begun, ghost + P, "the end of the ghost");
     }
     let asked = world.proxy.count(about("ghost"));
-    // Each waiter sends two requests at first and one a second later; grants and releases come on top.
+    // Each waiter sends two requests at once, and then one each second. Grants and releases come on top.
     assert!(asked < 40, "{asked} requests");
     world.all_are_given_back(T);
 });

@@ -88,22 +88,22 @@ fn is_exact_on(topology: &str) {
 }
 
 #[test]
-fn the_fenced_row_survives_a_server_restart() {
+fn the_fenced_demo_is_exact_despite_a_server_restart() {
     is_exact_on("single");
 }
 
 #[test]
-fn the_fenced_row_survives_a_redlock_servers_death() {
+fn the_fenced_demo_is_exact_despite_a_redlock_servers_death() {
     is_exact_on("redlock");
 }
 
 #[test]
-fn the_fenced_row_survives_a_master_failover() {
+fn the_fenced_demo_is_exact_despite_a_master_failover() {
     is_exact_on("sentinel");
 }
 
 #[test]
-fn the_fenced_row_survives_a_cluster_failover() {
+fn the_fenced_demo_is_exact_despite_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
@@ -137,7 +137,7 @@ exec "$real" "$@""#;
 });
 
 #[test]
-fn the_fenced_row_survives_a_lost_ring_node() {
+fn the_fenced_demo_is_exact_despite_a_lost_ring_node() {
     is_exact_on("ring");
 }
 

@@ -111,7 +111,7 @@ fn making_a_client(list: &mut List) {
     let unnamed = RingNode::new(two[0]).label("");
     list.add("ring() with an empty label", options().ring(Ring::new([unnamed])).build());
     let lost = RingNode::new(two[0]).lost();
-    list.add("ring() with a lost node", options().ring(Ring::new([lost])).build());
+    list.add("ring() of a node that is marked lost()", options().ring(Ring::new([lost])).build());
     list.add("ring() of a cluster", options().ring(Ring::new(["redis-cluster://a"])).build());
     list.add("ring() of servers of which none answers", options().ring(Ring::new(two)).build());
     let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
@@ -175,7 +175,7 @@ fn faults(list: &mut List) {
     store.slow_down(Duration::from_secs(5));
     list.add("slow_down(5 s), then try_lock()", client.get_lock("orders").try_lock());
     let elsewhere = LockClient::in_memory();
-    list.add("pause_client() of a client on another store", store.pause_client(&elsewhere));
+    list.add("MemoryStore::pause_client() with a client of another store", store.pause_client(&elsewhere));
 }
 
 fn urls(list: &mut List) {
@@ -195,8 +195,12 @@ fn urls(list: &mut List) {
         postgres://user@127.0.0.1:1/shop mysql://user@127.0.0.1:1/shop sqlite:///no/such/folder/file \
         etcd://127.0.0.1:1 zk://127.0.0.1:1";
     for url in urls.split(' ') {
-        let result = options().url(url).build();
-        list.add(&format!("url({url:?})"), result);
+        let mistake = match url {
+            _ if url.contains("127.0.0.1:1") => ", where no server listens",
+            _ if url.ends_with("=verify-ca") => ", without authorities",
+            _ => "",
+        };
+        list.add(&format!("url({url:?}){mistake}"), options().url(url).build());
     }
 }
 
@@ -335,7 +339,7 @@ fn servers(list: &mut List) {
         assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
         list.add(how, result);
     };
-    connecting("one that knows no HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
+    connecting("a server that knows no HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
     connecting("HELLO of Redis 5", |_| greeting("5.0.7", "standalone", "master"));
     connecting("HELLO of a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
     connecting("HELLO of a replica", |_| greeting("7.0.0", "standalone", "replica"));

@@ -156,8 +156,8 @@ test_on!(listing_among_other_programs_keys_sends_few_scripts, RedisServer::start
     drop(held);
 });
 
-// Without the permission to sort, the client reads each key to see whether it is a lock.
-test_on!(lists_work_without_the_right_to_sort, RedisServer::start_default(), |server| {
+// Without these permissions the client inspects each key to see whether it is a lock.
+test_on!(lists_work_without_getrange_and_hscan, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).build().unwrap();
     let guard = client.get_lock("held").acquire().unwrap();
     run(&server, &["SET", "text", "x"]);

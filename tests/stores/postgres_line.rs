@@ -328,7 +328,7 @@ test_on!(a_freed_lock_is_reserved_briefly, shared(), |server| {
 });
 
 // The client measures its round trip, and requests a reservation of that length.
-test_on!(a_reservation_lasts_as_long_as_its_client_asked, shared(), |server| {
+test_on!(a_reservation_lasts_as_long_as_the_waiting_client_requested, shared(), |server| {
     let (name, mut admin) = (fresh("reserved"), server.admin());
     let held = server.client().get_lock(&name).acquire_owned().unwrap();
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_part_is_in_exactly_one_lane_or_extra() {
+    fn no_check_part_is_forgotten_or_listed_twice() {
         let listed: Vec<_> = full().chain(EXTRA.iter().copied()).collect();
         for (part, _) in PARTS {
             assert_eq!(listed.iter().filter(|name| *name == part).count(), 1, "{part}");

@@ -274,7 +274,8 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report will arrive
         }
-        // A stopped helper reports nothing. When it is killed, the command becomes a child of this process.
+        // A stopped helper reports nothing. After its death this process, a subreaper, inherits the command, and
+        // can end it.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)

@@ -374,7 +374,7 @@ fn each_kind_of_lock_can_be_held() {
 }
 
 #[test]
-fn a_hold_that_cannot_create_its_socket_signals_nobody() {
+fn a_hold_that_cannot_create_its_socket_does_not_signal_the_shell() {
     let server = Server::start();
     // The path of this folder is longer than the path of a socket may be.
     let deep = server.path(&"d".repeat(120));

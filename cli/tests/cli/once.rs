@@ -92,7 +92,7 @@ fn once_works_on_a_sqlite_file() {
 }
 
 #[test]
-fn a_kill_grace_over_a_third_of_at_most_fails() {
+fn a_kill_grace_longer_than_a_third_of_the_at_most_option_is_refused() {
     let server = Server::start();
     let with = |grace: &str| {
         let arguments = ["once", "job", "--at-least", "1s", "--at-most", "15s", "--kill-grace", grace, "--"];
@@ -215,8 +215,8 @@ fn the_documented_crontab_hides_the_url() {
 /// Runs a line as cron does: an assignment sets the environment, and any other line is a command for a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // This script replaces the user's command. It prints what every user of the machine sees, and creates a
-    // file.
+    // This script replaces the crontab's command. It writes all processes' arguments, which every user of the
+    // machine can read, into a file.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();

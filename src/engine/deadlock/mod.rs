@@ -126,8 +126,8 @@ impl Finder {
 
     fn write(&mut self, named: Vec<LockUse>, stuck: &Stuck, (now, deadline): (Moment, Moment)) {
         let ids = ids_of(&named);
-        // Waits for the store's answer, because the entry must be up to date when a search here begins: other
-        // clients must find this client's waits there, and none that have ended. Not needed if the entry
+        // Waits for the store's answer, so that the entry is up to date before a search here begins: of two
+        // clients in a cycle, the one that searches last must find the other's waits. Not needed if the entry
         // named no wait and still names none.
         let is_awaited = !(ids.is_empty() && self.written.is_empty());
         match self.core.write_entry(named, stuck, is_awaited, (now, deadline)) {

@@ -327,7 +327,7 @@ fn a_failed_or_overdue_renewal_is_shown_as_at_risk() {
 }
 
 #[test]
-fn an_explicitly_leased_read_hold_is_not_prolonged_by_renewals() {
+fn a_read_hold_with_an_explicit_lease_is_renewed_only_up_to_its_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());

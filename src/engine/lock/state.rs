@@ -295,7 +295,7 @@ impl<W: Waits> Queue<W> {
         self.tickets.iter_mut().find(|ticket| ticket.id == id)
     }
 
-    /// Wakes both heads, because the lock may be free.
+    /// Wakes the first waiter that spins and the first that does not, because the lock may be free.
     pub(crate) fn nudge(&mut self) {
         self.tickets.iter_mut().filter(|ticket| ticket.is_head).for_each(Ticket::tell);
     }

@@ -249,7 +249,8 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
         channel.notify();
         busy()
     });
-    // Without the notification the waiter would sleep for an hour.
+    // Only the notification can wake the waiter before its deadline: this store's safety poll comes after an
+    // hour.
     let until = engine.clock.after(Duration::from_secs(10));
     assert!(acquire(&engine, &name, until, Lease::Renewed).unwrap().is_some());
 }
@@ -601,7 +602,8 @@ fn attempts_to_undo_an_unanswered_request_become_rarer() {
     store.attempts.say(in_doubt);
     acquire(&engine, &name, ONCE, Lease::Fixed(minute)).unwrap_err();
     clock.advance(minute);
-    // Clean-ups follow after 0.1 s, 0.2 s, 0.4 s …, and then every two seconds.
+    // A clean-up that found nothing is repeated after the command time-out (0.1 s), then after 0.2 s, 0.4 s …,
+    // and finally every two seconds.
     let checks = store.cleanups.count();
     assert!((25..60).contains(&checks), "{checks} clean-ups in a minute");
 }

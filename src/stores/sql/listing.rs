@@ -9,7 +9,7 @@ use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Link;
 use crate::stores::sql::hex;
 use crate::stores::sql::row_store::RowStore;
-use crate::stores::sql::rows::{Rows, described, milliseconds};
+use crate::stores::sql::rows::{RowWait, Rows, described, milliseconds};
 use crate::stores::sql::statement::{Args, Record};
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
@@ -25,17 +25,17 @@ const NAME: usize = 10;
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    /// Uses the renewals' connection. Renewals wait for it, so nothing here may wait for a locked row.
+    /// Uses the renewals' connection. Renewals wait for it, so `change` waits only briefly for locked rows.
     fn change_entry(
         &self,
         deadline: Moment,
         change: impl FnOnce(&D, &mut D::Link) -> Answer<()>,
     ) -> Answer<()> {
         self.pool.over(Rank::Renewal, deadline, |database, link| {
-            database.wait_for_rows(link, true)?;
+            database.wait_for_rows(link, RowWait::Brief)?;
             let changed = change(database, link);
             if !matches!(changed, Err(Failure::Unknown(_))) {
-                database.wait_for_rows(link, false)?;
+                database.wait_for_rows(link, RowWait::Full)?;
             }
             changed
         })?

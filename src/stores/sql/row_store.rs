@@ -14,7 +14,7 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Snapshot, Store, named, named_each};
 use crate::stores::sql::database::{Link, Outcome, Shown};
 use crate::stores::sql::pool::Pool;
-use crate::stores::sql::rows::{Change, Rows, described, granted, of_kind, until_broken};
+use crate::stores::sql::rows::{Change, RowWait, Rows, described, granted, of_kind, until_broken};
 use crate::stores::sql::statement::{Args, Record, Statement, Statements};
 use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
@@ -114,13 +114,13 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            // Renewals use this connection too, so the clean-ups must not wait for locked rows.
-            let begun = database.wait_for_rows(link, true);
+            // Renewals use this connection too, so the clean-ups wait only briefly for locked rows.
+            let begun = database.wait_for_rows(link, RowWait::Brief);
             let mut outcomes =
                 until_broken(link, claims, begun, |link, claim| Self::leave_one(database, link, claim, 0));
             if outcomes.shown() != Shown::InDoubt
                 && let (Err(Failure::Unknown(error)), Some(last)) =
-                    (database.wait_for_rows(link, false), outcomes.last_mut())
+                    (database.wait_for_rows(link, RowWait::Full), outcomes.last_mut())
             {
                 *last = Err(Failure::Unknown(error));
             }

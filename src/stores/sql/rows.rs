@@ -114,6 +114,14 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     Ok(Some(Change::None(Some(Row { keeper, ..Row::read(record, 1)? }))))
 }
 
+/// How long statements wait for a locked row: briefly, because renewals need the connection, or as long as a
+/// request may.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowWait {
+    Brief,
+    Full,
+}
+
 pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
@@ -214,20 +222,20 @@ pub(super) trait Rows: Database {
         // A read-only server must not renew, because clients may use the server promoted in its place. A
         // locked row must not delay the holds behind it, so the wait is short, and the watchdog soon asks
         // again.
-        let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, true));
+        let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, RowWait::Brief));
         let renewed = until_broken(link, claims, begun, |link, claim| {
             let renewed = link.run(&self.statements().renew, &Args::of(claim))?;
             Ok(!renewed.is_empty())
         });
-        drop(self.wait_for_rows(link, false));
+        drop(self.wait_for_rows(link, RowWait::Full));
         match self.displaced(link) {
             Some(error) => Failure::Unknown(error).each(claims.len()),
             None => renewed,
         }
     }
 
-    /// Limits how long statements wait for a locked row: a short time, or as long as a request may.
-    fn wait_for_rows(&self, _link: &mut Self::Link, _briefly: bool) -> Answer<()> {
+    /// Limits how long statements wait for a locked row.
+    fn wait_for_rows(&self, _link: &mut Self::Link, _wait: RowWait) -> Answer<()> {
         Ok(())
     }
 

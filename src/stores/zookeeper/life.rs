@@ -36,9 +36,10 @@ pub(super) struct Window {
 
 /// The leader's answers on one connection. The client's server gets them, and the leader's pings, in order.
 ///
-/// Three requests, A, B and C, prove that the leader knows of A. If the leader pings the server between its
-/// answers to A and B, the server has reported A before it passes on the answer to B. The report may be lost
-/// if the server dies; it has arrived once the leader answers C, sent after the answer to B.
+/// Three requests, A, B and C, prove that A counts as a sign of life. If the leader pings the server between
+/// its answers to A and B, the server has reported A before it passes on the answer to B. The report can still
+/// be lost. But C, sent after the answer to B, follows the report on the same connection to the leader: once
+/// the leader answers C, it has the report.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 

@@ -198,7 +198,7 @@ fn one_servers_unanswered_grant_is_undone_until_confirmed() {
 fn late_grants_of_a_returning_server_are_undone() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // The server is silent for longer than the lease plus the node's time-out.
+    // The server answers only after the lease and the node's time-out, so its grant arrives late.
     let silence = takes(Duration::from_millis(300));
     third.inspections.always(silent);
     let unanswered = |failure: Failure| Failure::Unknown(failure.into_error().with_unknown_outcome());
@@ -397,7 +397,7 @@ fn force_unlock_asks_all_servers_at_the_same_time() {
 }
 
 #[test]
-fn after_a_finished_clean_up_a_hold_is_restored_again() {
+fn a_hold_is_restored_once_its_clean_up_is_finished() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say(freed);

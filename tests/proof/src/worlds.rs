@@ -134,8 +134,8 @@ pub const MIXED_WORLDS: [Described; 8] = [
     ),
 ];
 
-/// The worlds that matter for a kind. A hand-off needs threads of one client that queue locally, and only
-/// readers share a lock that is renewed.
+/// The worlds that matter for a kind. `heir` is about hand-offs, which need threads that queue locally. `half`
+/// and `turns` need readers.
 pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
     WORLDS.iter().filter(move |world| match world.name {
         "heir" => kind.queues_here(),

@@ -66,14 +66,15 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
             KEEPS => &["cached"],
             _ => &[],
         };
-        let said = if owner == PLAIN { "0" } else { "1" };
+        let has_notes = if owner == PLAIN { "0" } else { "1" };
         for (count, turn) in [("1", "barge"), ("1", "wait"), ("2", "barge")] {
             requests.push(request("ACQUIRE", &keys, &[&[owner, count, LEASE, turn], note].concat()));
         }
         for left in ["1", "0"] {
-            requests.push(request("RELEASE", &[lock], &[owner, left, LEASE, said, CHANNEL]));
+            requests.push(request("RELEASE", &[lock], &[owner, left, LEASE, has_notes, CHANNEL]));
         }
-        // A clean-up does not know whether an earlier request of this owner wrote notes, and deletes them.
+        // A clean-up does not know whether an earlier request of this owner wrote `leasehold:about` or
+        // `leasehold:cached`, so it always deletes both.
         requests.push(request("RELEASE", &[lock], &[owner, "0", LEASE, "1", CHANNEL]));
         requests.push(request("RELEASE_ALL", &[lock, other], &[owner, CHANNEL, owner, CHANNEL]));
         requests.push(request("RENEW", &[lock], &[owner, LEASE]));
@@ -343,7 +344,7 @@ plain | release_all.lua | is left without an owner
 -     redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
 
 plain | release.lua | is left without an owner
--   if said == '1' then
+-   if has_notes == '1' then
 +     if false then
 
 fenced | hand_off.lua | is left without an owner

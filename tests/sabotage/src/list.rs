@@ -40,7 +40,7 @@ impl Mutation {
         }
     }
 
-    /// The text that the file has exactly once.
+    /// The text by which the mutation's place is found, without « and ». The file contains it exactly once.
     pub fn found_by(&self) -> String {
         self.place.replace(['«', '»'], "")
     }

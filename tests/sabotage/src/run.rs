@@ -89,7 +89,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // Tests also start programs of the workspace.
+                    // Cargo also builds programs, since tests start them. They contain no tests.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,

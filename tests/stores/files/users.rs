@@ -136,7 +136,8 @@ fn planted_links_are_not_followed() {
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // To the kernel a hard link is an ordinary file, but this one is the victim's.
+    // A hard link is an ordinary file to the kernel. This one is a second name of the file `victim`, which the
+    // writer must not change.
     let path = folder.path().join("by a second name");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();

@@ -27,7 +27,7 @@ pub(super) struct Rule {
     pub(super) left: Option<usize>,
 }
 
-/// The index in `State::faults` identifies the fault.
+/// What has happened with one fault so far. Rules name the fault by its index in `State::faults`.
 #[derive(Default)]
 pub(super) struct FaultState {
     pub(super) hits: usize,

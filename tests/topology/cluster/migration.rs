@@ -271,7 +271,7 @@ fn a_fenced_lock_waits_while_its_keys_are_apart() {
         let fence = first.fencing_token();
         first.unlock().unwrap();
         let slot = Move::begin(cluster, &name, 0, 1);
-        // The counter is on this member and the lock's key is on none, so the server answers TRYAGAIN.
+        // The old member has the counter, and no member has the lock's key, so the old member answers TRYAGAIN.
         let error = client.get_fenced_lock(&name).try_acquire().unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
         let is_done = Arc::new(AtomicBool::new(false));

@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Sends a request whose reply the reading thread passes on.
+    /// Sends a request for whose reply no thread waits: the thread that reads the reply calls `take` with it.
     fn post(self: &Arc<World>, number: u8, deadline: Moment) {
         let world = Arc::clone(self);
         let take = Box::new(move |outcome| {

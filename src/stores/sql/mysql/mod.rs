@@ -30,7 +30,7 @@ use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
-use crate::stores::sql::rows::{Change, Row, Rows};
+use crate::stores::sql::rows::{Change, Row, RowWait, Rows};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::statement::{Args, Statements};
 use crate::sync::{Mutex, Waker};
@@ -202,13 +202,16 @@ impl Rows for Mysql {
         Ok(None)
     }
 
-    fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool) -> Answer<()> {
+    fn wait_for_rows(&self, link: &mut MysqlConnection, wait: RowWait) -> Answer<()> {
         if link.silent || link.ended {
             return Ok(()); // the connection is not used again
         }
-        let limit = if briefly { self.least_wait } else { limit_in_seconds(self.command_timeout) };
+        let limit = match wait {
+            RowWait::Brief => self.least_wait,
+            RowWait::Full => limit_in_seconds(self.command_timeout),
+        };
         let set = link.command(format!("SET SESSION innodb_lock_wait_timeout = {limit}"));
-        link.ended |= set.is_err() && !briefly;
+        link.ended |= set.is_err() && wait == RowWait::Full;
         set
     }
 

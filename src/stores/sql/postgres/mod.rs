@@ -31,7 +31,7 @@ use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
-use crate::stores::sql::rows::{Change, Rows, until_broken};
+use crate::stores::sql::rows::{Change, RowWait, Rows, until_broken};
 use crate::stores::sql::sessions::{LeftSession, SessionDatabase, SessionStore};
 use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
@@ -225,9 +225,9 @@ impl Rows for Postgres {
         answers
     }
 
-    fn wait_for_rows(&self, link: &mut PostgresConnection, briefly: bool) -> Answer<()> {
+    fn wait_for_rows(&self, link: &mut PostgresConnection, wait: RowWait) -> Answer<()> {
         let limit = longest_wait(self.command_timeout);
-        let limit = if briefly { BRIEFLY.min(limit) } else { limit };
+        let limit = if wait == RowWait::Brief { BRIEFLY.min(limit) } else { limit };
         link.execute(&format!("SET lock_timeout = {}", millis(limit)))
     }
 

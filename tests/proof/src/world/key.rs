@@ -28,7 +28,7 @@ impl World<'_> {
                     for (score, member) in members {
                         let ago_s = (now_s - i128::from(*score)).rem_euclid(100);
                         write!(key, "{member} {ago_s},").ok();
-                        // Shows whether the writer has waited so long that it goes before new readers.
+                        // The time in ms for which the writer has waited: after 50 ms it goes before new readers.
                         if self.kind == Kind::ReadWrite {
                             write!(
                                 key,
