@@ -77,7 +77,7 @@ parts! {
     ConditionQueue = Before("leasehold_condition_queue:"),
     /// Until when each waiter for a condition counts as alive.
     ConditionHeartbeats = Before("leasehold_condition_heartbeat:"),
-    /// The waiters that were notified and have not asked since.
+    /// The waiters that were notified and have sent no request since.
     ConditionNotified = Before("leasehold_condition_notified:"),
     ConditionChannel = Before("leasehold_condition_channel:"),
     ClientEntry = Before("leasehold_client:"),

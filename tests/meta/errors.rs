@@ -211,8 +211,11 @@ fn arguments(list: &mut List) {
     let second = 1000 * MS;
     list.add("lock(\"\")", client.get_lock("").lock());
     list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock());
-    list.add("a name of Redisson's bookkeeping", client.get_lock("redisson_lock_queue:{orders}").lock());
-    list.add("a name that ends like bookkeeping", client.get_lock("{orders}:timeout").lock());
+    list.add(
+        "a name that looks like a fair lock's queue",
+        client.get_lock("redisson_lock_queue:{orders}").lock(),
+    );
+    list.add("a name that looks like a semaphore's permits", client.get_lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
     list.add("max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
@@ -235,9 +238,12 @@ fn arguments(list: &mut List) {
         "get_expirable_semaphore: acquire_with(1001, …)",
         permits.acquire_with(1001, &AcquireOptions::new()),
     );
-    list.add("semaphore: acquire() of none", client.get_semaphore("slots").acquire(1));
+    list.add("semaphore: acquire() before try_set_permits()", client.get_semaphore("slots").acquire(1));
     let leased = AcquireOptions::new().lease(second);
-    list.add("semaphore: acquire_with() a lease", client.get_semaphore("slots").acquire_with(1, &leased));
+    list.add(
+        "semaphore: acquire_with() with a lease",
+        client.get_semaphore("slots").acquire_with(1, &leased),
+    );
     list.add("get_expirable_semaphore: release(\"7\")", permits.release("7"));
     list.add("get_expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
@@ -295,7 +301,7 @@ fn holding(list: &mut List) {
     let token = client.get_token_lock("token");
     token.lock().unwrap();
     list.add("get_token_lock: lock() again", token.lock());
-    list.add("the same name as another kind", client.get_lock("token").lock());
+    list.add("lock() with the name of a token lock", client.get_lock("token").lock());
     token.unlock().unwrap();
     let rw = client.get_read_write_lock("ledger");
     rw.read().lock().unwrap();
@@ -334,34 +340,38 @@ fn servers(list: &mut List) {
         let address = server.address.to_string();
         list.varying = vec![(address.clone(), "HOST:PORT")];
         let login = if how.contains("login") { "user:secret@" } else { "" };
-        let options = if how == "no answer" { hasty() } else { options() };
+        let options = if how == "a server that does not answer" { hasty() } else { options() };
         let result = options.url(format!("redis://{login}{address}")).build();
         assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
         list.add(how, result);
     };
     connecting("a server that knows no HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
-    connecting("HELLO of Redis 5", |_| greeting("5.0.7", "standalone", "master"));
-    connecting("HELLO of a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
-    connecting("HELLO of a replica", |_| greeting("7.0.0", "standalone", "replica"));
-    connecting("-NOAUTH", |_| "-NOAUTH Authentication required.\r\n".into());
-    connecting("a login: -WRONGPASS", |_| {
+    connecting("a server that is Redis 5", |_| greeting("5.0.7", "standalone", "master"));
+    connecting("redis:// to a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
+    connecting("a server that is a replica", |_| greeting("7.0.0", "standalone", "replica"));
+    connecting("a server that answers -NOAUTH", |_| "-NOAUTH Authentication required.\r\n".into());
+    connecting("a login answered by -WRONGPASS", |_| {
         "-WRONGPASS invalid username-password pair or user is disabled.\r\n".into()
     });
-    connecting("a login: -DENIED", |_| "-DENIED Redis is running in protected mode\r\n".into());
-    connecting("-ERR max number of clients", |_| "-ERR max number of clients reached\r\n".into());
+    connecting("a login answered by -DENIED", |_| "-DENIED Redis is running in protected mode\r\n".into());
+    connecting("a server that answers -ERR max number of clients", |_| {
+        "-ERR max number of clients reached\r\n".into()
+    });
     connecting("a login to a server without passwords", |command| {
         let refused = "-ERR AUTH <password> called without any password configured for the default user.\r\n";
         if command.starts_with("AUTH") { refused.into() } else { greeting("7.0.0", "standalone", "master") }
     });
-    connecting("a login: -ERR something else", |_| "-ERR something else\r\n".into());
-    connecting("-LOADING", |_| "-LOADING Redis is loading the dataset in memory\r\n".into());
-    connecting("no permission for scripts", |command| match command.split(' ').next() {
+    connecting("a login answered by -ERR something else", |_| "-ERR something else\r\n".into());
+    connecting("a server that answers -LOADING", |_| {
+        "-LOADING Redis is loading the dataset in memory\r\n".into()
+    });
+    connecting("a user without permission for scripts", |command| match command.split(' ').next() {
         Some("HELLO") => greeting("7.0.0", "standalone", "master"),
         Some("AUTH" | "SELECT") => "+OK\r\n".into(),
         _ => "-NOPERM this user has no permissions to run the 'evalsha' command\r\n".into(),
     });
     connecting("a server that answers HELLO by +what", |_| "+what\r\n".into());
-    connecting("no answer", |_| String::new());
+    connecting("a server that does not answer", |_| String::new());
     let server = talking(|mut stream| {
         stream.read_exact(&mut [0; 1]).ok();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();

@@ -46,7 +46,7 @@ pub(crate) struct Task<'a> {
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // The dropped guard releases what may be left; the store's answer does not change this exit code.
+        // The dropped guard releases the lock if it is still held. The store's answer cannot change this exit code.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -248,8 +248,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// Publishes until when this run leads: until the helper begins to end the command, at the latest until
-    /// the helper kills the command. Another process can lead only after that.
+    /// Publishes until when this run leads. That ends when the helper has to end the command, before another
+    /// process can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -432,7 +432,7 @@ impl Supervisor<'_> {
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Without `leasehold`, Ctrl-C would have reached the calling script too, so the script ends here.
+            // The command had the terminal, so Ctrl-C did not reach the calling script. This ends the script.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

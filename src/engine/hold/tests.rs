@@ -173,7 +173,7 @@ fn after_an_unanswered_request_a_release_changes_the_owner_number() {
     assert_eq!(mark.number(), number);
     assert!(hold.begin_return());
     assert_ne!(mark.number(), number);
-    // The same, but the release begins before the number is to be retired.
+    // The same if the request goes unanswered only after the release has begun.
     let number = mark.number();
     let other = of_thread(&mark);
     assert!(other.begin_return());

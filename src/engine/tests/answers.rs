@@ -188,7 +188,7 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
         });
         comes_about("the other thread's sleep", || sleeps(&engine, &name));
         store.forget();
-        // Three hours exceed the longest sleep of a waiter, which is two.
+        // Three hours exceed a waiter's longest sleep, two hours.
         clock.advance(hour * 3);
         let is_done = || waiter.is_finished();
         let deadline = Clock::System.after(Duration::from_secs(10));

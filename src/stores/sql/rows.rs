@@ -88,7 +88,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// Nothing was changed. Has the row as it was at about that time; `None` if it did not exist.
+    /// Nothing was changed. Contains the row as it was about then; `None` if there was none.
     None(Option<Row>),
 }
 
