@@ -374,13 +374,13 @@ permits | permits_acquire.lua | of 2 | zadd
 -       redis.call('incrby', permits, units)
 
 permits | permits_release.lua | of 2
--   redis.call('zrem', out, unpack(back))
+-   redis.call('zrem', acquired, unpack(back))
 
 permits | permits_acquire.lua | does not get it
 - if #back > 0 then
--   -- This write changes nothing.
+-   -- This write changes nothing, but fails here
 + if false then
-+   -- This write changes nothing.
++   -- This write changes nothing, but fails here
 "#;
 
 #[test]
