@@ -314,7 +314,8 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The dropped guard's release is sent before this acquire, so it must not end the new hold.
+        // The dropped guard's release is sent before this acquire, and may be repeated after it. The release
+        // must not end the new hold.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was reported");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
