@@ -157,6 +157,24 @@ fn a_lease_below_the_answer_time_is_an_error() {
 }
 
 #[test]
+fn a_reentry_refused_after_the_retry_timeout_is_not_repeated() {
+    let (store, clock, engine, name) = standing(scripted());
+    let (later, retry_timeout) = (clock.clone(), engine.options.retry_timeout);
+    let step = || clock.advance(Duration::from_millis(20)); // ends a pause between two requests
+    let reenter = || {
+        let outer = lock(&engine, &name);
+        store.attempts.say(move || {
+            later.advance(retry_timeout);
+            refused()
+        });
+        let inner = acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop);
+        release(&engine, &outer).and(inner)
+    };
+    assert_eq!(while_called(reenter, step).unwrap_err().kind(), refusal().kind());
+    assert_eq!(store.attempts.count(), 2);
+}
+
+#[test]
 fn an_interrupt_ends_a_repeated_reentry() {
     let (store, engine, name) = running(scripted());
     let outer = lock(&engine, &name);

@@ -3,12 +3,15 @@
 use std::sync::Weak;
 
 use super::*;
-use crate::directory::ClientInfo;
+use crate::directory::{ClientInfo, LockUse};
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
+use crate::engine::deadlock::graph::{self, Thread};
+use crate::ident::ClientId;
 use crate::observe::event::Event;
 use crate::park::take_time;
 use crate::seam::ListensFor;
+use crate::seam::directory::{Directory, Entry};
 
 #[test]
 fn a_writer_whose_owner_number_changed_may_not_read() {
@@ -106,6 +109,36 @@ fn a_hand_off_of_a_lost_lock_reports_the_loss() {
     assert_eq!(released.unwrap_err().not_held(), Some(&NotHeld::Expired));
     assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
     assert!(waited.unwrap().unwrap(), "the next waiter did not acquire the lock");
+}
+
+/// The clock stands still during the pause. Meanwhile another thread of the process can take the lock.
+#[test]
+fn a_waiter_that_pauses_after_a_late_hand_off_keeps_no_lock() {
+    let lease = Duration::from_secs(8);
+    let (store, clock, engine, name) = standing(scripted());
+    let mine = lock(&engine, &name);
+    let (seen, later) = (Arc::clone(&store), clock.clone());
+    store.handoffs.say(move || {
+        seen.forget();
+        later.advance(lease);
+        Ok(Handoff::Granted { fence: None })
+    });
+    let again = thread::scope(|scope| {
+        let waiter = scope.spawn(|| acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap());
+        comes_about("the other thread's sleep", || sleeps(&engine, &name));
+        drop_guard(&engine, &mine);
+        let until = Clock::System.after(Duration::from_secs(10));
+        let attempt = || acquire(&engine, &name, ONCE, Lease::Renewed).unwrap();
+        let mut again = attempt();
+        while again.is_none() && Clock::System.now() < until {
+            again = attempt();
+        }
+        again.iter().for_each(|again| release(&engine, again).unwrap());
+        clock.advance(Duration::from_millis(100));
+        release(&engine, &waiter.join().unwrap()).unwrap();
+        again
+    });
+    assert!(again.is_some(), "the lock stayed busy during the pause");
 }
 
 #[test]
@@ -244,6 +277,25 @@ fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
     drop(place);
 }
 
+/// Until a wait has lasted long enough, the client's entry needs no holds.
+#[test]
+fn holds_count_as_stuck_only_beside_a_long_wait() {
+    let least = Duration::from_secs(1);
+    let (_store, clock, engine, name) = standing(scripted());
+    let held = lock(&engine, &name);
+    let place = thread::scope(|scope| scope.spawn(|| asleep(&engine, &name)).join().unwrap());
+    let (begun, under) = (clock.now(), [claim(Kind::Mutex, "b", least).owner]);
+    let stuck = || {
+        let stuck = engine.registry.stuck((clock.now(), 0), least, &under);
+        ((stuck.waits.len(), stuck.holds.len(), stuck.under.len()), stuck.next)
+    };
+    assert_eq!(stuck(), ((0, 0, 0), begun.plus(least)));
+    clock.advance(least);
+    assert_eq!(stuck(), ((1, 1, 1), Moment::NEVER));
+    drop(place);
+    release(&engine, &held).unwrap();
+}
+
 fn observed(store: &Arc<Scripted>, observer: impl Observer) -> Running {
     let store: Arc<dyn Store> = Arc::clone(store) as _;
     Running::observed(Options::default(), Clock::System, store, Some(Arc::new(observer)))
@@ -321,6 +373,31 @@ fn observers_see_a_grant_after_its_hold_exists() {
     let granted = lock(&engine, &named("a"));
     assert_eq!(saw.try_recv(), Ok(1));
     release(&engine, &granted).unwrap();
+}
+
+/// The store keeps both holds of a thread while the client renews the read hold, so the client ends the write
+/// hold, even if an observer still hears of the read.
+#[test]
+fn an_expired_write_lock_ends_while_an_observer_sees_its_threads_read() {
+    let (store, clock, lease) = (Arc::new(scripted()), ManualClock::new(), Duration::from_secs(1));
+    let (reads, (ends, has_ended)) = (Arc::new(AtomicBool::new(false)), bounded(1));
+    let (seen, later, is_reading) = (Arc::clone(&store), clock.clone(), Arc::clone(&reads));
+    let observer = move |event: &Event<'_>| {
+        let is_acquire = matches!(event, Event::Request { op: "acquire", .. });
+        if is_acquire && is_reading.swap(false, Ordering::SeqCst) {
+            later.advance(lease);
+            comes_about("the end of the write lock", || seen.cleanups.count() > 0);
+            ends.send(()).unwrap();
+        }
+    };
+    let (time, open) = (Clock::Manual(clock), Arc::clone(&store) as Arc<dyn Store>);
+    let engine = Running::observed(Options::default(), time, open, Some(Arc::new(observer)));
+    let name = named("a");
+    acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
+    reads.store(true, Ordering::SeqCst);
+    let reading = acquire_as(Kind::Read, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(has_ended.try_recv(), Ok(()), "the store still holds the write lock");
+    release(&engine, &reading).unwrap();
 }
 
 /// A reader that lets writers go first has no place in the store's queue, so it has none to leave.
@@ -554,4 +631,28 @@ fn the_client_waits_until_the_directory_shows_its_waits() {
         let entries = named_waits();
         assert!(entries.iter().all(|(names_a_wait, is_awaited)| is_awaited == names_a_wait), "{entries:?}");
     });
+}
+
+/// How many deadlocks are found if so many clients wait for each other in a cycle.
+fn found_among(clients: usize) -> usize {
+    let (store, lease) = (MemoryStore::new(), Duration::from_secs(3_600));
+    let open: Arc<dyn Store> = Arc::new(store.open());
+    let (engine, others) = (Running::start(Options::default(), Clock::System, open), store.open());
+    let key = |at: usize| format!("lock {}", at % clients);
+    for at in 0..clients {
+        let client = ClientId::random();
+        let claim = Claim::new(Kind::Mutex, &named(&key(at)), Owner::new(client, 1), lease);
+        others.attempt(&claim, 1, FOREVER).unwrap();
+        let hold = LockUse { by: Some(1), ..LockUse::new(&key(at), 1, "", Duration::ZERO) };
+        let wait = graph::tests::wait(Thread { client, id: 1 }, 1, &key(at + 1), 1);
+        let uses = vec![hold, graph::tests::own_wait(wait).shown];
+        let text = ClientInfo { uses, ..ClientInfo::here(client, None) }.written(lease);
+        others.write(Entry { client, text: &text, lease, is_awaited: true }, FOREVER).unwrap();
+    }
+    engine.deadlocks().unwrap().len()
+}
+
+#[test]
+fn a_search_for_all_deadlocks_visits_a_limited_number_of_threads() {
+    assert_eq!([256, 257].map(found_among), [1, 0]);
 }
