@@ -395,8 +395,7 @@ impl ChannelSource for Line {
 
 impl Store for Far {
     fn capabilities(self: Arc<Self>) -> Capabilities {
-        let poll_every = Arc::clone(&self.server).capabilities().poll_every;
-        Capabilities { poll_every, hold_caching: Some(self), ..Capabilities::default() }
+        Capabilities { hold_caching: Some(self), ..Capabilities::default() }
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {

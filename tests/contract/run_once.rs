@@ -58,7 +58,7 @@ contract!(exceeding_the_jobs_maximum_time_is_reported, needs(RunOnce), |store| {
     comes_true_within(LONG, || {
         late = client.run_once(&name, ms(1), ms(200), |guard| {
             comes_true_within(ms(200) + SLACK, || guard.check().is_err());
-            comes_true_within(LONG, || other.run_once(&name, ms(1), ms(200), |_| ()).unwrap().is_some());
+            comes_true_within(LONG, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
         });
         !matches!(late, Ok(None))
     });
