@@ -5,9 +5,6 @@ use crate::{build, elsewhere, parts, suites};
 
 /// The first parts, which run at the same time as part `build`; all other parts need both.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
-/// The part that compiles in a folder of its own, so that it can run beside part `build`, which leaves a third
-/// of the processors' time unused.
-pub const BESIDE_BUILD: &[&str] = &["model"];
 /// The parts with test programs, the longest first. They run in [`LANES`] lanes: a lane takes the next part
 /// when it has finished one. Most tests wait, for leases and for each other, so a lane runs
 /// [`TESTS_PER_PROCESSOR`] tests at a time for each processor. With two lanes a quarter of the processors'
@@ -33,7 +30,7 @@ pub const LANES: usize = 3;
 /// compilations beside the tests would keep a test's threads from the processors for seconds. Beside the last
 /// test programs, which are short, two may run.
 pub const BUILD: &[&str] =
-    &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying"];
+    &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
 /// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, one test after
 /// the other. On a busy machine these tests show little, since their bounds grow with the load
 /// (`tests/README.md`); but none may need an idle machine to pass.
@@ -152,7 +149,7 @@ const PARTS: &[(&str, Work)] = &[
 
 /// All parts of the gate, in the order of the summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
-    [TOOLS, &["build"], BESIDE_BUILD, TESTS, BUILD, TIMED].into_iter().flatten().copied()
+    [TOOLS, &["build"], TESTS, BUILD, TIMED].into_iter().flatten().copied()
 }
 
 pub fn is_part(name: &str) -> bool {
