@@ -70,7 +70,7 @@ impl Announcer {
     }
 }
 
-/// What callers and threads share. It does not keep the client alive: dropping the `Engine` ends the threads.
+/// This shared state does not keep the client alive: dropping the `Engine` ends the threads.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,

@@ -11,7 +11,6 @@ use crate::error::Result;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
-use crate::seam::capabilities::any_hung_up;
 use crate::time::Moment;
 
 struct Timer {
@@ -93,7 +92,7 @@ impl Timer {
 
     /// Renews a sample of the holds if a connection has ended; returns when to check next.
     fn check_connections(&self, now: Moment) -> Moment {
-        match any_hung_up([&self.core.store.capabilities].into_iter()) {
+        match self.core.store.capabilities.hung_up() {
             None => Moment::NEVER,
             Some(false) => now.plus(HUNG_UP_EVERY),
             Some(true) => {

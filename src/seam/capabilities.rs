@@ -80,6 +80,13 @@ impl Default for Capabilities {
     }
 }
 
+impl Capabilities {
+    /// As [`ConnectionWatch::hung_up`]; `None` also for a store without a watch.
+    pub(crate) fn hung_up(&self) -> Option<bool> {
+        self.connections.as_ref()?.hung_up()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableInUse {
     pub(crate) name: String,
@@ -255,6 +262,5 @@ impl OpenStore {
 }
 
 pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a Capabilities>) -> Option<bool> {
-    let hung_up = |store: &Capabilities| store.connections.as_ref().and_then(|watch| watch.hung_up());
-    stores.map(hung_up).fold(None, |any, one| any.max(one))
+    stores.map(Capabilities::hung_up).fold(None, |any, one| any.max(one))
 }

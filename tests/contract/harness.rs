@@ -1,4 +1,4 @@
-//! What the contracts know about a store, and the code that runs a contract on a store.
+//! A store as the contracts see it, and the code that runs a contract on a store.
 
 use leasehold::Result;
 

@@ -504,7 +504,6 @@ test_on!(restarting_five_empty_servers_in_turn_loses_no_hold, alone(), Nodes::st
             scope.spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
                     if let Ok(Some(guard)) = client.get_lock(busy).try_acquire_for(ms(200)) {
-                        let_pass(ms(5), "the work under the lock");
                         drop(guard.unlock());
                     }
                 }

@@ -39,20 +39,13 @@ pub(crate) struct RingStore {
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
-    /// The capabilities of each node; all nodes are Redis servers. Stored because they are read often.
-    of_nodes: Capabilities,
 }
 
 impl RingStore {
     /// Opens the ring. A node that cannot be reached now is connected when a lock on it is used.
     pub(crate) fn open(ring: Ring, patience: Duration, open: MemberOpener) -> Result<RingStore> {
-        let (view, of_nodes) = (Mutex::default(), Capabilities::default());
-        let mut store = RingStore { open, patience, view, changing: Mutex::new(()), of_nodes };
+        let store = RingStore { open, patience, view: Mutex::default(), changing: Mutex::new(()) };
         store.change(ring).inspect_err(|_| store.close())?;
-        if let Some(node) = store.view().nodes.first() {
-            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = node.capabilities;
-            store.of_nodes = Capabilities { wakes, can_expire_in, queues, poll_every, ..store.of_nodes };
-        }
         Ok(store)
     }
 
@@ -250,13 +243,20 @@ impl RingStore {
 
 impl Store for RingStore {
     fn capabilities(self: Arc<Self>) -> Capabilities {
+        // All nodes are Redis servers, so the capabilities of any are valid for all.
+        let first = self.view().nodes.first().map(|node| node.capabilities.clone());
+        let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = first.unwrap_or_default();
         Capabilities {
+            wakes,
+            can_expire_in,
+            queues,
+            poll_every,
             homes: Some(self.clone()),
             connections: Some(self.clone()),
             wait_queues: Some(self.clone()),
             directory: Some(self.clone()),
             itself: Some(self.clone()),
-            ..self.of_nodes.clone()
+            ..Capabilities::default()
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Rule {
     pub(super) left: Option<usize>,
 }
 
-/// What has happened with one fault so far. Rules name the fault by its index in `State::faults`.
+/// The history of one fault. Rules name the fault by its index in `State::faults`.
 #[derive(Default)]
 pub(super) struct FaultState {
     pub(super) hits: usize,

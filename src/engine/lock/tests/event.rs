@@ -39,7 +39,7 @@ pub(super) enum Said {
     Unknown,
 }
 
-/// What the driver does later, without the mutex.
+/// An effect that the driver carries out later, without the mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask { thread: usize, number: Number, caches: bool, waits: bool },
