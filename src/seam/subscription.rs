@@ -137,6 +137,12 @@ impl Channels {
         self.0.lock().get(name).cloned()
     }
 
+    /// Wakes the channel's listeners under the mutex. A woken waiter reads the message count under the same
+    /// mutex, so no crowd of waiters attempts while the others are still being woken.
+    pub(crate) fn notify(&self, name: &str) {
+        self.0.lock().get(name).into_iter().for_each(|channel| channel.notify());
+    }
+
     #[cfg(feature = "zookeeper")]
     pub(crate) fn notify_all(&self) {
         let all: Vec<_> = self.0.lock().values().cloned().collect();

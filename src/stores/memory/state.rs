@@ -53,16 +53,18 @@ pub(super) fn recall_channel(key: &str) -> String {
 
 pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
+    pub(super) messages: Messages<'a>,
+}
+
+/// Wakes waiters under the state's mutex, so that publishing and the change are one step, as in a script.
+pub(super) struct Messages<'a> {
     pub(super) now: Moment,
     pub(super) channels: &'a Channels,
 }
 
-impl Access<'_> {
-    /// Called under the state's mutex, so that publishing and the change are one step, as in a script.
+impl Messages<'_> {
     pub(super) fn notify(&self, channel: &str) {
-        if let Some(channel) = self.channels.get(channel) {
-            channel.notify();
-        }
+        self.channels.notify(channel);
     }
 
     pub(super) fn tell(&self, key: &str, client: ClientId, word: &[u8]) {
@@ -74,11 +76,13 @@ impl Access<'_> {
     pub(super) fn is_listened_to(&self, channel: &str) -> bool {
         self.channels.get(channel).is_some_and(|channel| channel.listeners() > 0)
     }
+}
 
+impl Access<'_> {
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
         is_wanted.then(|| {
             let counter = self.state.fences.entry(key.into()).or_default();
-            *counter = (*counter + 1).max(self.now.nanos() / 1_000);
+            *counter = (*counter + 1).max(self.messages.now.nanos() / 1_000);
             FencingToken::new(*counter)
         })
     }
