@@ -14,7 +14,7 @@ use crate::seam::{
     Snapshot, Store, ready,
 };
 use crate::stores::memory::kinds;
-use crate::stores::memory::state::{Access, MemoryKind, MemoryState, Messages, recall_channel, turn_channel};
+use crate::stores::memory::state::{Access, Context, MemoryKind, MemoryState, recall_channel, turn_channel};
 use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +114,7 @@ impl MemoryAccess {
             return Failure::refused(Error::new(ErrorKind::WrongType, "use", words));
         }
         let mut access =
-            Access { state: &mut state, messages: Messages { now, channels: &self.shared.channels } };
+            Access { state: &mut state, context: Context { now, channels: &self.shared.channels } };
         Ok(request(kinds::of(kind), &mut access))
     }
 }
@@ -136,7 +136,7 @@ impl Store for MemoryAccess {
         let attempt = |kind: &dyn MemoryKind, access: &mut Access<'_>| {
             let attempt = kind.attempt(access, claim, count);
             if claim.waits && matches!(attempt, Ok(Attempt::Busy { .. })) {
-                access.messages.notify(&recall_channel(claim.name.key()));
+                access.context.notify(&recall_channel(claim.name.key()));
             }
             attempt
         };
@@ -167,7 +167,7 @@ impl Store for MemoryAccess {
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         self.ask_for((claim.kind, &claim.name), deadline, |kind, access| {
-            let end = access.messages.now.plus(rest);
+            let end = access.context.now.plus(rest);
             kind.expire_at(access, claim, end)
         })
     }
@@ -244,7 +244,7 @@ impl MemoryAccess {
 impl Inspect for MemoryAccess {
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
         self.ask_for((kind, name), by, |_, access| {
-            Snapshot::of(access.state.shown(name, access.messages.now, access.messages.channels), kind, owner)
+            Snapshot::of(access.state.shown(name, access.context.now, access.context.channels), kind, owner)
         })
     }
 

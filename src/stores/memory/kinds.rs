@@ -5,7 +5,7 @@ use crate::seam::capabilities::CachedCheck;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Release};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED};
 use crate::stores::memory::lock::{Hold, Lock, LockKind};
-use crate::stores::memory::state::{Access, MemoryKind, Messages, rw_channel};
+use crate::stores::memory::state::{Access, Context, MemoryKind, rw_channel};
 use crate::time::Moment;
 
 pub(super) fn of(kind: Kind) -> &'static dyn MemoryKind {
@@ -30,40 +30,36 @@ fn channel_of_one(channel: &str, owner: Owner) -> String {
 fn with_lock<T>(
     access: &mut Access<'_>,
     name: &LockName,
-    request: impl FnOnce(&mut Lock, &Messages<'_>) -> T,
+    request: impl FnOnce(&mut Lock, &Context<'_>) -> T,
 ) -> T {
-    let Access { state, messages } = access;
-    if let Some(lock) = state.locks.get_mut(name.key()) {
-        let result = request(lock, messages);
-        if lock.is_empty() {
-            state.locks.remove(name.key());
-        }
-        return result;
-    }
-    let mut lock = Lock::default();
-    let result = request(&mut lock, messages);
-    if !lock.is_empty() {
-        state.locks.insert(name.key().into(), lock);
+    let Access { state, context } = access;
+    let lock = match state.locks.get_mut(name.key()) {
+        Some(lock) => lock,
+        None => state.locks.entry(name.key().into()).or_default(),
+    };
+    let result = request(lock, context);
+    if lock.is_empty() {
+        state.locks.remove(name.key());
     }
     result
 }
 
 impl LockKind {
     /// Wakes those who may take the lock now: all listeners, or the first client in the wait queue.
-    fn publish(self, lock: &mut Lock, messages: &Messages<'_>, name: &LockName, ends_write: bool) {
+    fn publish(self, lock: &mut Lock, context: &Context<'_>, name: &LockName, ends_write: bool) {
         let key = name.key();
         match self {
-            LockKind::Plain => messages.notify(key),
+            LockKind::Plain => context.notify(key),
             LockKind::Fair => {
                 if let Some(first) = lock.queue.first() {
-                    messages.notify(&channel_of_one(key, first));
+                    context.notify(&channel_of_one(key, first));
                 }
             }
             LockKind::Token => {}
             LockKind::Read | LockKind::Write => {
-                let told = lock.pass_on(ends_write, messages.now);
-                messages.notify(&rw_channel(key));
-                told.into_iter().for_each(|(client, word)| messages.tell(key, client, word));
+                let told = lock.pass_on(ends_write, context.now);
+                context.notify(&rw_channel(key));
+                told.into_iter().for_each(|(client, word)| context.tell(key, client, word));
             }
         }
     }
@@ -82,8 +78,8 @@ impl MemoryKind for LockKind {
 
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         Ok(
-            match with_lock(access, &claim.name, |lock, messages| {
-                lock.attempt(*self, claim, count, messages.now)
+            match with_lock(access, &claim.name, |lock, context| {
+                lock.attempt(*self, claim, count, context.now)
             }) {
                 Ok(()) => Attempt::granted(access.fence(claim.name.key(), claim.wants_fence)),
                 Err(attempt) => attempt,
@@ -92,12 +88,12 @@ impl MemoryKind for LockKind {
     }
 
     fn release(&self, access: &mut Access<'_>, claim: &Claim, left: u32) -> Release {
-        with_lock(access, &claim.name, |lock, messages| {
+        with_lock(access, &claim.name, |lock, context| {
             let lets_readers_in = lock.stop_waiting(*self, claim.owner);
             let release = lock.release(*self, claim.owner, left);
             let is_freed = matches!(release, Release::Freed { .. });
             if lets_readers_in || is_freed {
-                self.publish(lock, messages, &claim.name, is_freed && *self == LockKind::Write);
+                self.publish(lock, context, &claim.name, is_freed && *self == LockKind::Write);
             }
             release
         })
@@ -105,11 +101,11 @@ impl MemoryKind for LockKind {
 
     fn clean_up(&self, access: &mut Access<'_>, claim: &Claim) -> Release {
         if *self == LockKind::Fair {
-            with_lock(access, &claim.name, |lock, messages| {
+            with_lock(access, &claim.name, |lock, context| {
                 let was_first = lock.queue.first() == Some(claim.owner);
                 lock.queue.leave(claim.owner);
                 if was_first && !lock.is_held() {
-                    self.publish(lock, messages, &claim.name, false);
+                    self.publish(lock, context, &claim.name, false);
                 }
             });
         }
@@ -121,18 +117,18 @@ impl MemoryKind for LockKind {
     }
 
     fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
-        with_lock(access, &claim.name, |lock, messages| match self {
+        with_lock(access, &claim.name, |lock, context| match self {
             LockKind::Plain | LockKind::Fair | LockKind::Token => {}
             LockKind::Read => drop(lock.readers.leave(claim.owner.client())),
             LockKind::Write => {
                 lock.wait_queue.leave(claim.owner.client());
-                self.publish(lock, messages, &claim.name, false);
+                self.publish(lock, context, &claim.name, false);
             }
         });
     }
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
-        let end = access.messages.now.plus(claim.lease);
+        let end = access.context.now.plus(claim.lease);
         with_lock(access, &claim.name, |lock, _| {
             lock.own(*self, claim.owner).map(|own| own.until = own.until.max(end)).is_some()
         })
@@ -141,12 +137,12 @@ impl MemoryKind for LockKind {
     /// Whether others want the lock. Waiters that spin are not seen, because they do not listen.
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
-        with_lock(access, &claim.name, |lock, messages| {
+        with_lock(access, &claim.name, |lock, context| {
             let is_wanted = match self {
-                LockKind::Plain | LockKind::Token => messages.is_listened_to(key),
+                LockKind::Plain | LockKind::Token => context.is_listened_to(key),
                 LockKind::Fair => lock.queue.first().is_some(),
                 LockKind::Read | LockKind::Write => {
-                    messages.is_listened_to(&rw_channel(key)) || !lock.wait_queue.is_empty()
+                    context.is_listened_to(&rw_channel(key)) || !lock.wait_queue.is_empty()
                 }
             };
             match lock.own(*self, claim.owner).is_some() {
@@ -158,8 +154,8 @@ impl MemoryKind for LockKind {
     }
 
     fn hand_off(&self, access: &mut Access<'_>, from: &Claim, to: &Claim) -> Handoff {
-        let is_moved = with_lock(access, &to.name, |lock, messages| {
-            lock.own(*self, from.owner).map(|own| *own = Hold::new(*self, to, 1, messages.now)).is_some()
+        let is_moved = with_lock(access, &to.name, |lock, context| {
+            lock.own(*self, from.owner).map(|own| *own = Hold::new(*self, to, 1, context.now)).is_some()
         });
         match is_moved {
             true => Handoff::Granted { fence: access.fence(to.name.key(), to.wants_fence) },
@@ -176,10 +172,10 @@ impl MemoryKind for LockKind {
     }
 
     fn force(&self, access: &mut Access<'_>, name: &LockName) -> bool {
-        with_lock(access, name, |lock, messages| {
+        with_lock(access, name, |lock, context| {
             let was_held = lock.force(*self);
             if was_held {
-                self.publish(lock, messages, name, false);
+                self.publish(lock, context, name, false);
             }
             was_held
         })
@@ -192,18 +188,18 @@ fn with_counted<T>(
     claim: &Claim,
     request: impl FnOnce(&mut Counted, Moment) -> T,
 ) -> T {
-    let Access { state, messages } = access;
-    let (key, now) = (claim.name.key(), messages.now);
+    let Access { state, context } = access;
+    let (key, now) = (claim.name.key(), context.now);
     let channel = kind.channel(key);
     let counted = state.counted.entry((kind, key.into())).or_default();
     let before = counted.expire(now);
     let result = request(counted, now);
     let (is_for_all, signalled, told) = counted.news(before, now);
     if is_for_all {
-        messages.notify(&channel);
+        context.notify(&channel);
     }
-    signalled.into_iter().for_each(|owner| messages.notify(&channel_of_one(&channel, owner)));
-    told.into_iter().for_each(|client| messages.tell(key, client, b"next"));
+    signalled.into_iter().for_each(|owner| context.notify(&channel_of_one(&channel, owner)));
+    told.into_iter().for_each(|client| context.tell(key, client, b"next"));
     result
 }
 

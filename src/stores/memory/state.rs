@@ -53,16 +53,16 @@ pub(super) fn recall_channel(key: &str) -> String {
 
 pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
-    pub(super) messages: Messages<'a>,
+    pub(super) context: Context<'a>,
 }
 
-/// Wakes waiters under the state's mutex, so that publishing and the change are one step, as in a script.
-pub(super) struct Messages<'a> {
+/// The time of a request, and the channels. Wakes waiters under the state's mutex, so that publishing and the change are one step, as in a script.
+pub(super) struct Context<'a> {
     pub(super) now: Moment,
     pub(super) channels: &'a Channels,
 }
 
-impl Messages<'_> {
+impl Context<'_> {
     pub(super) fn notify(&self, channel: &str) {
         self.channels.notify(channel);
     }
@@ -82,7 +82,7 @@ impl Access<'_> {
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
         is_wanted.then(|| {
             let counter = self.state.fences.entry(key.into()).or_default();
-            *counter = (*counter + 1).max(self.messages.now.nanos() / 1_000);
+            *counter = (*counter + 1).max(self.context.now.nanos() / 1_000);
             FencingToken::new(*counter)
         })
     }
