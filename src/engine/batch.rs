@@ -14,7 +14,6 @@ use crate::engine::hold::Hold;
 use crate::engine::waiter::HandoffResult;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMarker, unbound_number};
-use crate::observe::LossReason;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, QueueMode, Release};
 use crate::time::Moment;
 
@@ -136,18 +135,9 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         };
         let claims: Vec<Claim> = group.iter().map(|(_, hold)| claim(hold)).collect();
         let answers = engine.store.renew(&claims, engine.one_command());
-        let now = engine.clock.now();
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
-            engine.tell_if_ended(hold, claim, now);
             match answer {
-                // A hold whose window ended before this answer stays lost.
-                Ok(true) => {
-                    if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
-                    {
-                        engine.lose(hold, LossReason::Expired);
-                    }
-                }
-                Ok(false) => engine.lose(hold, LossReason::Gone),
+                Ok(is_held) => drop(engine.renewed(hold, claim, sent, is_held)),
                 Err(Failure::Refused(_)) => {}
                 Err(Failure::Unknown(_)) => hold.retire_owner_on_end(),
             }
@@ -167,11 +157,7 @@ pub(crate) struct LevelRelease {
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());
-    let mut note = |ended: Result<()>| {
-        if outcome.is_ok() {
-            outcome = ended;
-        }
-    };
+    let mut note = |ended: Result<()>| outcome = std::mem::replace(&mut outcome, Ok(())).and(ended);
     let (mut over, mut left) = (Vec::new(), Vec::new());
     for one in all {
         match one.begin(action) {

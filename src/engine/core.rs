@@ -178,19 +178,22 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// If a hold ended during its renewal, tells a store of several servers so: a server where the renewal
-    /// came after the release has restored the hold, and must remove it.
-    pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
-        if (hold.is_releasing() || hold.loss_at(now).is_some())
+    /// The store answered a renewal that was sent at `sent`. Returns whether the answer says that the hold is
+    /// lost, which nobody knew before.
+    pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
+        // If the hold has ended meanwhile, a server of several where the renewal came after the release has
+        // restored the hold, and must remove it.
+        if !hold.stands(self.clock.now())
             && let Some(majority) = &self.store.capabilities.majority
         {
             majority.ended_meanwhile(claim);
         }
-    }
-
-    pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
+        if !is_held {
+            // If the release of the hold has begun, its answer says whether the hold was lost.
+            return !hold.is_releasing() && self.lose_at(hold, LossReason::Gone, sent);
+        }
         let in_time = if hold.with(|own| own.is_renewed()) {
-            hold.confirm(sent, lease, &self.clock)
+            hold.confirm(sent, claim.lease, &self.clock)
         } else {
             hold.with(|own| own.kept_alive_at = sent);
             true
@@ -202,15 +205,16 @@ impl Core {
         if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
             self.undo_renewal(hold, now);
         }
+        false
     }
 
     /// Makes the watchdog renew these holds, unless they are queued for renewal already.
-    pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
-        holds.retain(|hold| {
-            let is_new = hold.is_first(|own| &mut own.is_queued);
-            hold.plan_check(now);
-            is_new
-        });
+    pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>) {
+        holds.retain(|hold| hold.is_first(|own| &mut own.is_queued));
+        self.renew_queued(holds);
+    }
+
+    pub(crate) fn renew_queued(&self, mut holds: Vec<Arc<Hold>>) {
         if !holds.is_empty() {
             self.inbox.lock().renewals.append(&mut holds);
             self.watchdog.wake();
@@ -222,7 +226,7 @@ impl Core {
     pub(crate) fn renew_some(&self, now: Moment) {
         let (some, has_more) = sample(self.registry.renewed(now));
         self.is_sampled.store(has_more, Ordering::SeqCst);
-        self.renew(some, now);
+        self.renew(some);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
-use crate::engine::hold::local_lock::{LockKey, Locks, REMEMBERED};
+use crate::engine::hold::local_lock::{LockKey, Locks, REMEMBERED, free_first};
 use crate::engine::hold::{Hold, LocalLock, State};
 use crate::fork::is_forked;
 use crate::ident::LockName;
@@ -51,9 +51,10 @@ impl Registry {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// Returns a copy, so that the mutex is free for threads that make lock values.
-    pub(super) fn all(&self) -> Vec<Arc<LocalLock>> {
-        self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect()
+    /// Reads a copy, so that the mutex is free for threads that make lock values.
+    pub(super) fn all(&self) -> impl Iterator<Item = Arc<LocalLock>> + use<> {
+        let all = self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect();
+        free_first(all, |local: &Arc<LocalLock>| local)
     }
 
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
@@ -90,7 +91,7 @@ impl Registry {
             let first = self.locks.timer_table.lock().first();
             let Some((at, local)) = first else { return Moment::NEVER };
             match local.upgrade() {
-                Some(local) if !local.state().holds.is_empty() => return at,
+                Some(local) if local.is_locked() || !local.state().holds.is_empty() => return at,
                 Some(local) => local.plan_check(),
                 None => self.locks.timer_table.lock().remove(local.as_ptr(), Some(at)), // it is being dropped
             }
@@ -100,12 +101,12 @@ impl Registry {
     pub(crate) fn renewed(&self, now: Moment) -> Vec<Arc<Hold>> {
         let is_renewed =
             |hold: &Arc<Hold>| hold.with(|own| own.is_renewable()) && hold.stands(now) && !hold.is_orphaned();
-        self.holds().into_iter().filter(is_renewed).collect()
+        self.all().flat_map(|local| local.holds()).filter(is_renewed).collect()
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
-        self.all().iter().for_each(|local| holds.extend(local.holds()));
+        self.all().for_each(|local| holds.extend(local.holds()));
         holds
     }
 

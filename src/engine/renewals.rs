@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::{Hold, Standing};
+use crate::engine::hold::Hold;
 use crate::engine::pace::Repeat;
 use crate::shrink::Shrink;
 use crate::time::Moment;
@@ -88,13 +88,7 @@ impl Due {
     }
 
     pub(crate) fn let_go(&mut self, now: Moment) -> Vec<Arc<Hold>> {
-        let gone = |item: &mut Item| {
-            let hold = &item.hold;
-            hold.is_releasing()
-                || hold.is_orphaned()
-                || !hold.with(|own| own.is_renewable())
-                || matches!(hold.standing(now), Standing::Lost(_))
-        };
+        let gone = |item: &mut Item| !item.hold.stands(now) || item.hold.is_orphaned();
         let gone = self.items.extract_if(.., gone).map(|item| item.hold).collect();
         self.items.shrink_if_sparse();
         let items = &self.items;
@@ -108,6 +102,12 @@ impl Due {
 
     pub(crate) fn is_down(&self, home: u32) -> bool {
         self.failures.get(&home).is_some_and(|failure| failure.is_down)
+    }
+
+    /// Puts back renewals that were not sent.
+    pub(crate) fn put_off(&mut self, items: &mut Vec<Item>) {
+        self.is_sorted &= items.is_empty();
+        self.items.append(items);
     }
 
     /// Returns the batch to send now, or the time of the next one. The caller returns each renewal by

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::directory::{LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
-use crate::engine::hold::State;
+use crate::engine::hold::{LocalLock, State};
 use crate::engine::registry::{Registry, shown};
 use crate::engine::waiter::Wait;
 use crate::ident::{Owner, unbound_number};
@@ -91,20 +91,35 @@ pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64
 }
 
 impl Registry {
+    /// The locks that threads wait for, and those that these threads hold. Takes one mutex at a time, because
+    /// a wait for a mutex by somebody who has others stops their threads.
+    fn concerned(&self) -> Vec<Arc<LocalLock>> {
+        let (mut used, mut awaited, mut threads) = (Vec::new(), HashSet::new(), HashSet::new());
+        for local in self.all().filter(|local| local.key.family != Family::Counted) {
+            let state = local.state();
+            for one in state.queue.tickets.iter().filter_map(|ticket| ticket.waiter.sleeper.as_ref()) {
+                awaited.insert(Arc::clone(&local.key.name));
+                threads.insert(Some(one.thread.id()));
+            }
+            let holders = state.holds.iter().map(|own| own.keeper().or(own.hold.holder.taker()));
+            let holders: Vec<_> = holders.collect();
+            drop(state);
+            used.push((local, holders));
+        }
+        let is_theirs = |holders: &[_]| holders.iter().any(|one| threads.contains(one));
+        used.retain(|(local, holders)| awaited.contains(&local.key.name) || is_theirs(holders));
+        used.into_iter().map(|(local, _)| local).collect()
+    }
+
     /// Returns the waits that have lasted for `least`, and the holds that their threads have or wait for.
     /// Threads without a hold count only if the process works `under` holds of other clients. Publishes the
-    /// waits. The result is of one moment, because all used locks are locked together.
+    /// waits. The result is of one moment, because all locks that matter are locked together.
     ///
     /// Reads all local locks, so it is called at most once a second while no thread is stuck.
     pub(crate) fn stuck(&self, (now, wall_ms): (Moment, u64), least: Duration, under: &[Owner]) -> Stuck {
-        let all = self.all();
+        let all = self.concerned();
         let _alone = self.several.lock();
-        let entries: Vec<_> = all
-            .iter()
-            .filter(|local| local.key.family != Family::Counted)
-            .map(|local| (&local.key, local.state()))
-            .filter(|(_, local)| !local.holds.is_empty() || !local.queue.tickets.is_empty())
-            .collect();
+        let entries: Vec<_> = all.iter().map(|local| (&local.key, local.state())).collect();
         let (mut waits, mut awaited, mut next) = (Vec::new(), HashSet::new(), Moment::NEVER);
         for (key, local) in &entries {
             for ticket in local.queue.tickets.iter() {

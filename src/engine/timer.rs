@@ -1,11 +1,12 @@
 //! The timer: one thread for each client, which notices ended windows and ended threads, and passes renewals
 //! that are due to the watchdog. It does no I/O and runs none of the program's code, so nothing delays it.
 
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::core::Core;
-use crate::engine::hold::{Hold, LocalLock};
+use crate::engine::hold::{Hold, LocalLock, take_free};
 use crate::engine::pace::{renewal_period, renewal_slack};
 use crate::error::Result;
 use crate::observe::LossReason;
@@ -50,8 +51,9 @@ impl Timer {
     /// hold woke the timer (`woken_for`) stays planned after that hold's end: the next hold need not wake it.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
-            let holds = self.core.registry.holds().into_iter();
-            self.check_holds(holds.filter(|hold| hold.bound.is_some()).collect(), self.core.clock.now());
+            let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());
+            holds.retain(|hold| hold.bound.is_some() && self.check_hold(hold, now));
+            self.core.renew_queued(holds);
         }
         let next = self.check(woken_for);
         let now = self.core.clock.now();
@@ -70,16 +72,17 @@ impl Timer {
     }
 
     fn check(&self, woken_for: Moment) -> Moment {
+        let mut taken = Vec::new();
         loop {
             let now = self.core.clock.now();
-            let due = self.core.registry.take_due(now, AT_A_TIME);
+            let due = self.take_due(now, &mut taken);
             if due.is_empty() {
                 break;
             }
             if self.check_locks(&due, now, Duration::ZERO) {
                 // Renewals that are due soon join these, so that many holds need few rounds.
                 let slack = renewal_slack(self.core.options.lease);
-                let soon = self.core.registry.take_due(now.plus(slack), AT_A_TIME);
+                let soon = self.take_due(now.plus(slack), &mut taken);
                 self.check_locks(&soon, now, slack);
             }
         }
@@ -88,6 +91,12 @@ impl Timer {
         let longest = LONGEST_SLEEP.min(renewal_period(self.core.options.lease));
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
+    }
+
+    /// Takes locks with checks due by `by`. Leaves those whose mutex is taken in `taken`, for later.
+    fn take_due(&self, by: Moment, taken: &mut Vec<Arc<LocalLock>>) -> Vec<Arc<LocalLock>> {
+        taken.append(&mut self.core.registry.take_due(by, AT_A_TIME));
+        take_free(taken, |local| local)
     }
 
     /// Renews a sample of the holds if a connection has ended; returns when to check next.
@@ -104,29 +113,25 @@ impl Timer {
 
     /// Handles the holds that are due within `slack`; returns whether any is to be renewed.
     fn check_locks(&self, locks: &[Arc<LocalLock>], now: Moment, slack: Duration) -> bool {
-        let due = |local: &Arc<LocalLock>| {
-            let state = local.state();
-            let due = state.holds.iter().filter(|own| own.check_at <= now.plus(slack));
-            due.map(|own| Arc::clone(&own.hold)).collect::<Vec<_>>()
-        };
-        let is_any_renewed = self.check_holds(locks.iter().flat_map(due).collect(), now);
-        locks.iter().for_each(LocalLock::plan_check);
+        let mut renewals = Vec::new();
+        for local in locks {
+            let mut due = local.holds_to_check(now.plus(slack));
+            due.retain(|hold| self.check_hold(hold, now));
+            local.plan_check();
+            renewals.append(&mut due);
+        }
+        let is_any_renewed = !renewals.is_empty();
+        self.core.renew_queued(renewals);
         is_any_renewed
     }
 
-    fn check_holds(&self, holds: Vec<Arc<Hold>>, now: Moment) -> bool {
-        let mut renewals = Vec::new();
-        for hold in holds {
-            let by = now.plus(renewal_slack(hold.renewed_lease()));
-            if self.is_to_be_kept(&hold, now) && hold.with(|own| own.due() <= by && own.is_renewable()) {
-                renewals.push(Arc::clone(&hold));
-            } else {
-                hold.plan_check(now);
-            }
-        }
-        let is_any_renewed = !renewals.is_empty();
-        self.core.renew(renewals, now);
-        is_any_renewed
+    /// Whether the hold is to be renewed. If so, the hold counts as queued.
+    fn check_hold(&self, hold: &Arc<Hold>, now: Moment) -> bool {
+        let by = now.plus(renewal_slack(hold.renewed_lease()));
+        let is_renewed = self.is_to_be_kept(hold, now)
+            && hold.with(|own| own.due() <= by && own.is_renewable() && !replace(&mut own.is_queued, true));
+        hold.plan_check(now);
+        is_renewed
     }
 
     fn is_to_be_kept(&self, hold: &Arc<Hold>, now: Moment) -> bool {

@@ -10,13 +10,12 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::core::{Cleanup, Core};
 use crate::engine::deadlock::Finder;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, free_first, take_free};
 use crate::engine::pace::{
     Budget, CLEANUP, CLEANUPS_AHEAD, POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack,
 };
 use crate::engine::renewals::{Batch, CHUNK, Due};
 use crate::error::Result;
-use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::{Capabilities, Claim, Failure, Release};
@@ -67,7 +66,8 @@ impl Round {
         let next_renewal = self.core.registry.first_check();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();
-        self.due.let_go(now).iter().for_each(|hold| self.let_go(hold));
+        let gone = self.due.let_go(now);
+        free_first(gone, |hold| &hold.local).for_each(|hold| self.let_go(&hold));
         let again = match self.due.next(now) {
             Ok(batch) => {
                 self.renew(batch);
@@ -100,9 +100,12 @@ impl Round {
         let core = &self.core;
         let sent = core.clock.now();
         let (mut asked, mut claims) = (Vec::new(), Vec::new());
-        let late = batch.items.iter().map(|item| item.hold.with(|own| sent.since(own.due())));
-        let lag = if core.reporter.is_observed() { late.max().unwrap_or_default() } else { Duration::ZERO };
-        for item in std::mem::take(&mut batch.items) {
+        let mut lag = Duration::ZERO;
+        // Locks whose mutex is taken wait for the next batch, unless all are taken: see `free_first`.
+        let free = take_free(&mut batch.items, |item| &item.hold.local);
+        self.due.put_off(&mut batch.items);
+        for item in free {
+            lag = lag.max(item.hold.with(|own| sent.since(own.due())));
             match item.hold.begin_renewal(sent) {
                 Some(claim) => {
                     claims.push(Claim { levels: item.hold.count().max(1), ..claim });
@@ -118,20 +121,15 @@ impl Round {
         let error = answers.iter().find_map(|answer| answer.as_ref().err().map(Failure::error));
         core.reporter.observe_request("renew", sent, &core.clock, error);
         let (mut renewed, mut is_any_lost) = (0, false);
-        for ((item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
+        let answered = asked.into_iter().zip(&claims).zip(answers).collect();
+        for ((item, claim), answer) in free_first(answered, |((item, _), _)| &item.hold.local) {
             let hold = &item.hold;
             match answer {
                 Ok(is_held) => {
                     batch.answered.insert(hold.home());
-                    core.tell_if_ended(hold, claim, core.clock.now());
                     hold.end_renewal();
-                    if is_held {
-                        renewed += 1;
-                        core.confirm(hold, sent, claim.lease);
-                    } else if !hold.is_releasing() && core.lose_at(hold, LossReason::Gone, sent) {
-                        // If the release of the hold has begun, its answer says whether the hold was lost.
-                        is_any_lost = true;
-                    }
+                    is_any_lost |= core.renewed(hold, claim, sent, is_held);
+                    renewed += u64::from(is_held);
                     self.let_go(hold);
                 }
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => {
@@ -162,7 +160,7 @@ impl Round {
         self.due.report(&batch, now);
         if is_any_lost && core.is_sampled.swap(false, Ordering::SeqCst) {
             let renewed = core.registry.renewed(now);
-            core.renew(renewed, now);
+            core.renew(renewed);
         }
         core.reporter.counters.renewals.add(renewed);
         if renewed > 0 && core.reporter.is_observed() {

@@ -132,6 +132,10 @@ impl<T> Mutex<T> {
         Some(MutexGuard { mutex: self, inner: Some(inner) })
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.try_lock().is_none()
+    }
+
     pub(crate) fn try_lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T>> {
         let until = deadline(limit);
         loop {

@@ -53,7 +53,7 @@ impl Engine {
                 }
             }
             Found::Leaving => number = Some(unbound_number()),
-            Found::Stale(hold, next) => self.core.send_cached_release(Some((hold, next)), None),
+            Found::Stale(stale) => self.core.send_cached_release(Some(stale), None),
             // After the loss of an own hold, the new hold has another owner number, so that late requests
             // cannot affect it; see `Hold::lose`.
             Found::Own(_) | Found::Used | Found::Uncontended => {}
@@ -85,7 +85,7 @@ impl Engine {
         thread: &ThreadMarker,
         owner: Option<Owner>,
     ) -> Option<&'static str> {
-        let live = |kind| self.live_hold(kind, call.name, thread);
+        let live = |kind| self.live_hold(kind, call.name, thread.id());
         if call.kind == Kind::Write && live(Kind::Read).is_some() {
             return Some(READS_ALREADY);
         }
@@ -112,13 +112,8 @@ impl Engine {
         Err(Error::new(ErrorKind::WouldDeadlock, call.action, words))
     }
 
-    pub(super) fn live_hold(
-        &self,
-        kind: Kind,
-        name: &Arc<LockName>,
-        thread: &ThreadMarker,
-    ) -> Option<Arc<Hold>> {
-        let hold = self.registry.of_thread(kind, name, thread.id());
+    pub(super) fn live_hold(&self, kind: Kind, name: &Arc<LockName>, thread: u64) -> Option<Arc<Hold>> {
+        let hold = self.registry.of_thread(kind, name, thread);
         hold.filter(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }
 
@@ -154,12 +149,10 @@ impl Engine {
     /// Makes the store end this thread's write hold when the lease of the write hold is over. In the store
     /// the thread's two holds may share one expiry, so renewals of the read hold would keep both.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
-        let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
+        let writing = self.registry.of_thread(Kind::Write, call.name, thread.id());
+        let Some(writing) = writing.filter(|writing| writing.is_first(|own| &mut own.is_read_beside)) else {
             return;
         };
-        if !writing.is_first(|own| &mut own.is_read_beside) {
-            return;
-        }
         // The core owns the hold, and the hold owns this callback, so a strong reference would be a cycle.
         let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&self.core));
         let end = move |loss: &Loss| {

@@ -63,10 +63,9 @@ impl<'a> Reading<'a> {
     }
 
     fn begin_again(&mut self, own: Stuck) {
-        let Reading { core, sees_others, deadline, .. } = *self;
-        let again = Reading::new(core, own, sees_others, deadline);
-        let before = std::mem::replace(self, again);
-        (self.requests, self.has_gaps, self.refusal) = (before.requests, before.has_gaps, before.refusal);
+        let Reading { core, sees_others, deadline, requests, has_gaps, .. } = *self;
+        let refusal = self.refusal.take();
+        *self = Reading { requests, has_gaps, refusal, ..Reading::new(core, own, sees_others, deadline) };
     }
 
     pub(super) fn limit(&mut self, requests: u64) {

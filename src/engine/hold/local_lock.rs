@@ -1,6 +1,6 @@
 //! One lock in this process. All lock values and holds of the same lock share it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::engine::lock::{At, Found, Machine, TicketId, Watched};
 use crate::engine::waiter::{LocalWaiter, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
-use crate::ident::LockName;
+use crate::ident::{LockName, Owner, ThreadMarker};
 use crate::seam::subscription::Subscription;
 use crate::seam::{Family, Kind};
 use crate::shrink::CrowdMap;
@@ -73,6 +73,16 @@ impl LocalLock {
         self.state.lock()
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.state.is_locked()
+    }
+
+    /// Retires an owner number of a thread, because a request under the number may still arrive.
+    pub(crate) fn retire(&self, thread: &ThreadMarker, owner: Owner) {
+        self.state().retired.add(owner.number());
+        thread.retire(owner.number());
+    }
+
     /// Applies an event to the lock's machine.
     pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LockState, At<'static>) -> R) -> R {
         let mut state = self.state();
@@ -116,6 +126,12 @@ impl LocalLock {
         let mut state = self.state();
         let next = state.holds.iter().map(|own| own.check_at).min();
         self.locks.timer_table.lock().put(self, &mut state.beside.check_at, next);
+    }
+
+    pub(crate) fn holds_to_check(&self, by: Moment) -> Vec<Arc<Hold>> {
+        let state = self.state();
+        let due = state.holds.iter().filter(|own| own.check_at <= by);
+        due.map(|own| Arc::clone(&own.hold)).collect()
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
@@ -208,6 +224,25 @@ impl LocalLock {
         let (since, error) = state.beside.failure.as_ref()?;
         (now.since(*since) >= retry_timeout).then(|| error.copy())
     }
+}
+
+/// Takes out the items whose lock's mutex is free; if none is, one other; see [`free_first`].
+pub(crate) fn take_free<T>(items: &mut Vec<T>, lock_of: impl Fn(&T) -> &LocalLock) -> Vec<T> {
+    let mut free: Vec<T> = items.extract_if(.., |item| !lock_of(item).is_locked()).collect();
+    if free.is_empty() {
+        free.extend(items.pop());
+    }
+    free
+}
+
+/// Yields the items whose lock's mutex is free before the others. On a busy machine many threads do not run
+/// although they have a mutex, and waiting for one after the other would delay renewals by seconds.
+pub(crate) fn free_first<T>(items: Vec<T>, lock_of: impl Fn(&T) -> &LocalLock) -> impl Iterator<Item = T> {
+    let mut items = VecDeque::from(items);
+    std::iter::from_fn(move || {
+        let at = items.iter().position(|item| !lock_of(item).is_locked());
+        items.remove(at.unwrap_or_default())
+    })
 }
 
 static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -305,7 +340,7 @@ mod tests {
     use crate::engine::hold::Holder;
     use crate::engine::lock::{Hears, Next};
     use crate::error::ErrorKind;
-    use crate::ident::{ClientId, Owner};
+    use crate::ident::ClientId;
     use crate::seam::subscription::Channel;
     use crate::seam::subscription::tests::Nobody;
     use crate::seam::{Claim, Others};
@@ -420,6 +455,24 @@ mod tests {
             assert!(matches!(local.watch(false, at(9)), Watched::Over));
             assert_eq!(local.state().beside.recalls.is_some(), keeps_recalls);
         }
+    }
+
+    #[test]
+    fn locks_whose_mutex_is_taken_are_served_last() {
+        let locks = [local(), local(), local()];
+        let serials = |rest: &mut dyn Iterator<Item = Arc<LocalLock>>| {
+            rest.map(|local| locks.iter().position(|one| Arc::ptr_eq(one, &local)).unwrap())
+                .collect::<Vec<_>>()
+        };
+        let mut all = free_first(locks.to_vec(), |local| local);
+        let taken = [locks[0].state(), locks[1].state()];
+        assert_eq!(serials(&mut all.by_ref().take(1)), [2]);
+        drop(taken);
+        assert_eq!(serials(&mut all), [0, 1]);
+        let mut all = locks.to_vec();
+        let _taken = locks[1].state();
+        assert_eq!(take_free(&mut all, |local| local).len(), 2);
+        assert_eq!(take_free(&mut all, |local| local).len(), 1, "nothing is served while all are taken");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::config::debug_fields;
-pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
+pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace, free_first, take_free};
 pub(crate) use crate::engine::hold::phase::{Listener, OnContended, Standing};
 use crate::engine::hold::phase::{Listeners, Phase};
 use crate::engine::lock::{Handle, HoldState, Stage};

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::engine::lock::state::Recallable;
-use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, Waits, state_in};
+use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Stage, Stale, Waits, state_in};
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
@@ -223,7 +223,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// Begins the release of a hold that is cached for `thread`, or for any thread.
-    pub(crate) fn release_cached(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
+    pub(crate) fn release_cached(&mut self, thread: Option<u64>, at: At<'_>) -> Option<Stale<H>> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
         let next = self.begin_release(hold.serial(), at);
@@ -235,12 +235,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// Handles the answer to a check. If others want a hold that no thread uses, begins its release.
-    pub(crate) fn note_checked(
-        &mut self,
-        serial: u64,
-        answer: CachedCheck,
-        at: At<'_>,
-    ) -> Option<(H, Option<Next>)> {
+    pub(crate) fn note_checked(&mut self, serial: u64, answer: CachedCheck, at: At<'_>) -> Option<Stale<H>> {
         let Machine { holds, caching, .. } = self;
         let own = state_in(holds, serial)?;
         if let Some(hears) = &mut own.hears {

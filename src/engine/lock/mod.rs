@@ -94,6 +94,9 @@ pub(crate) enum Next {
     Local(TicketId),
 }
 
+/// A cached hold whose release has begun, and the lock's next owner; `None`: the hold is lost.
+pub(crate) type Stale<H> = (H, Option<Next>);
+
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) left: u32,
@@ -106,8 +109,8 @@ pub(crate) struct End {
 pub(crate) enum Found<H> {
     Own(H),
     Cached(H, u64),
-    /// A cached hold that this call cannot use; its release has begun. `None`: the hold is lost.
-    Stale(H, Option<Next>),
+    /// This call cannot use the cached hold.
+    Stale(Stale<H>),
     /// Another thread is releasing this thread's hold, so this thread must ask under another number: under
     /// the same number its request could arrive before the release, which would then free the new grant.
     Leaving,
@@ -191,7 +194,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
                     Some(level) => Found::Cached(hold, level),
                     None => {
                         let next = self.begin_release(hold.serial(), at);
-                        Found::Stale(hold, next)
+                        Found::Stale((hold, next))
                     }
                 };
             }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::core::{Call, Core, Ended};
-use crate::engine::hold::{Hold, LocalLock, State};
+use crate::engine::hold::{Hold, LocalLock, State, free_first};
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{CachedFor, Next, Watched};
+use crate::engine::lock::{CachedFor, Stale, Watched};
 use crate::engine::release::completion::released;
 use crate::engine::renewals::CHUNK;
 use crate::engine::{Engine, exit};
@@ -114,7 +114,7 @@ impl Core {
     /// Sends the release of a cached hold, and then ends the call `ending`. `None`: the hold is lost.
     pub(crate) fn send_cached_release(
         self: &Arc<Core>,
-        given: Option<(Arc<Hold>, Option<Next>)>,
+        given: Option<Stale<Arc<Hold>>>,
         ending: Option<Arc<Call>>,
     ) {
         let Some((hold, next)) = given else { return };
@@ -145,7 +145,7 @@ impl Core {
         }
         drop(ended); // wakes ending threads before the checks
         let (mut watched, mut checks) = (Vec::new(), Vec::new());
-        for local in locks {
+        for local in free_first(locks, |local| local) {
             let now = self.clock.now();
             let is_waited_for = local.hears() && self.is_waited_for_here(&local);
             match local.watch(is_waited_for, now) {

@@ -123,17 +123,12 @@ impl Engine {
         ended
     }
 
-    /// Ends a hold that has one level, but makes the store hold the lock until `at_least` has passed since
+    /// Ends a hold that has one level, but makes the store hold the lock until `least` has passed since
     /// the grant was requested. Repeats failed requests like [`end_level`](Self::end_level).
-    pub(crate) fn end_after(
-        &self,
-        action: &'static str,
-        entered: &Granted,
-        at_least: Duration,
-    ) -> Result<()> {
+    pub(crate) fn end_after(&self, action: &'static str, entered: &Granted, least: Duration) -> Result<()> {
         let (hold, level) = (&entered.hold, Some(entered.level));
         let begun = self.clock.now();
-        let ends = hold.since().plus(at_least);
+        let ends = hold.since().plus(least);
         if ends <= begun {
             return self.end_level(action, hold, level);
         }

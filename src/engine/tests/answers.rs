@@ -458,7 +458,7 @@ fn a_paused_client_revives_no_expired_hold() {
 fn a_multi_locks_lease_starts_at_the_request() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
-    let mine = acquire(&engine, &name, ONCE, Lease::Fixed(second * 10)).unwrap().unwrap();
+    let mine = acquire(&engine, &name, ONCE, Lease::Kept(second * 10)).unwrap().unwrap();
     let (asked, later) = (clock.now(), clock.clone());
     store.renewals.before(move || later.advance(second * 3));
     prolong([(&*engine, &mine.hold)].into_iter(), second * 20);
@@ -597,6 +597,23 @@ fn a_hold_is_at_risk_between_failed_and_repeated_renewal() {
     let before = is_looked.recv_timeout(Duration::from_secs(10)).unwrap();
     assert!(matches!(before, hold::Standing::AtRisk(_)), "{before:?}");
     comes_about("the second renewal", || mine.hold.standing(clock.now()) == hold::Standing::Held);
+}
+
+/// On a busy machine a thread may not run for a long time while it has a lock's mutex.
+#[test]
+fn a_thread_that_stops_within_one_lock_delays_no_other_renewal() {
+    let options = Options { directory: false, ..Options::default() };
+    let (store, clock, engine, _) = standing_with(options, scripted());
+    let held: Vec<_> = (0..3).map(|n| lock(&engine, &named(&n.to_string()))).collect();
+    for stopped in &held {
+        let (state, before) = (stopped.hold.local.state(), store.renewals.count());
+        thread::scope(|scope| {
+            scope.spawn(|| clock.advance(engine.options.lease / 3));
+            comes_about("the other renewals", || store.renewals.count() == before + 2);
+            drop(state);
+        });
+        assert_eq!(store.renewals.count(), before + 3);
+    }
 }
 
 /// The client must wake its own waiters after a loss: no other client knows of it, and a message may be lost.

@@ -243,7 +243,9 @@ impl Waiting<'_> {
     fn waited(&self) -> Duration {
         let Waiting { engine, call, thread, .. } = *self;
         match call.kind {
-            Kind::Read if !call.by_thread && engine.live_hold(Kind::Read, call.name, thread).is_some() => {
+            Kind::Read
+                if !call.by_thread && engine.live_hold(Kind::Read, call.name, thread.id()).is_some() =>
+            {
                 Duration::MAX
             }
             Kind::Read | Kind::Write | Kind::Semaphore | Kind::Permits if self.attempts > 0 => {
@@ -317,10 +319,7 @@ impl Waiting<'_> {
     pub(super) fn give_up_number(&mut self, claim: &Claim) {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
-            None => {
-                self.call.local.state().retired.add(claim.owner.number());
-                self.thread.retire(claim.owner.number());
-            }
+            None => self.call.local.retire(self.thread, claim.owner),
         }
     }
 }

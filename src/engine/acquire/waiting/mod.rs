@@ -313,12 +313,10 @@ impl<'a> Waiting<'a> {
     }
 
     fn last(&mut self, step: Step) -> Result<Option<Granted>> {
-        match step {
-            Step::Granted(granted) => Ok(Some(granted)),
-            Step::Sleep(_) | Step::Pause(_) | Step::Again => {
-                self.failure.take().map_or(Ok(None), |(_, error)| Err(error))
-            }
+        if let Step::Granted(granted) = step {
+            return Ok(Some(granted));
         }
+        self.failure.take().map_or(Ok(None), |(_, error)| Err(error))
     }
 }
 

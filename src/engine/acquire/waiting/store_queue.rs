@@ -71,10 +71,10 @@ impl Waiting<'_> {
     /// Removes the client from the wait queue if no other thread here waits. This happens before the thread
     /// leaves the local queue, so that the next thread's attempt is sent after this request.
     pub(super) fn leave_wait_queue(&mut self, place: &QueuePlace) {
-        if self.parker.is_none() && !self.wait_mode.may_stand() || !place.local.state().takes_queue_place() {
-            return;
+        let may_stand = self.parker.is_some() || self.wait_mode.may_stand();
+        if may_stand && place.local.state().takes_queue_place() {
+            self.give_up_place();
         }
-        self.give_up_place();
     }
 
     fn give_up_place(&mut self) {
@@ -158,8 +158,7 @@ impl Waiting<'_> {
                 // The lock retires the number first, so that no later grant under the number counts; see
                 // `window_of`.
                 if is_threads {
-                    local.state().retired.add(left.owner.number());
-                    mark.retire(left.owner.number());
+                    local.retire(&mark, left.owner);
                 }
                 core.clean_up(left, until, core.clock.now());
             }
@@ -195,9 +194,7 @@ impl Waiting<'_> {
 
     pub(super) fn pause_until(&self, until: Moment) -> Result<()> {
         let call = self.call;
-        match Parker::new(&self.engine.clock).park(until.min(call.limit), call.interrupt) {
-            Woken::Interrupted => Err(interrupted(call.action)),
-            Woken::Signal | Woken::Time => Ok(()),
-        }
+        let woken = Parker::new(&self.engine.clock).park(until.min(call.limit), call.interrupt);
+        if woken == Woken::Interrupted { Err(interrupted(call.action)) } else { Ok(()) }
     }
 }

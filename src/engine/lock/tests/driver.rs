@@ -133,7 +133,7 @@ impl<'a> Step<'a> {
                 }
             }
             Found::Cached(TestHold(id), _) => self.entered(thread, id),
-            Found::Stale(TestHold(id), next) => {
+            Found::Stale((TestHold(id), next)) => {
                 self.send_cached_release(id, next);
                 self.client.users[thread].at = At::Going;
             }
