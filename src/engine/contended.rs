@@ -51,7 +51,7 @@ impl Engine {
             hold.retire_owner_on_end();
             let now = self.clock.now();
             // The hold is marked first, because `LocalLock::watch` ends a subscription that no hold needs.
-            hold.with(|own| (own.recallable, own.hears) = (None, Some(Hears::new(now))));
+            hold.with(|own| (own.recallable, own.hears) = (None, Some(Box::new(Hears::new(now)))));
             hold.local.listen(false, || recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(&hold.local, now);
         }
@@ -78,7 +78,7 @@ impl Engine {
             self.hear_contenders(action, hold, None)?;
         }
         let now = self.clock.now();
-        let is_wanted = hold.with(|own| own.hears.is_some_and(|hears| hears.is_wanted(now)));
+        let is_wanted = hold.with(|own| own.hears.as_ref().is_some_and(|hears| hears.is_wanted(now)));
         Ok(is_wanted || self.is_waited_for_here(&hold.local))
     }
 }

@@ -20,8 +20,9 @@ use crate::time::{Clock, Moment};
 pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
     pub(crate) sleeper: Option<Sleeper>,
-    pub(crate) offer: Option<Claim>,
-    pub(crate) handed: Option<PendingHandoff>,
+    // Boxed, because each acquire moves a waiter into the queue and out of it, and few ever sleep.
+    pub(crate) offer: Option<Box<Claim>>,
+    pub(crate) handed: Option<Box<PendingHandoff>>,
 }
 
 #[derive(Debug, Default)]

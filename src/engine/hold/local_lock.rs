@@ -449,7 +449,7 @@ mod tests {
             let channel = Arc::new(Channel::new("a", true));
             let listen = || Some(Subscription::new(channel, Arc::new(Nobody), &Waker::default()));
             local.listen(keeps_recalls, listen);
-            hold.with(|own| own.hears = Some(Hears::new(at(0))));
+            hold.with(|own| own.hears = Some(Box::new(Hears::new(at(0)))));
             assert!(matches!(local.watch(false, at(0)), Watched::Until { .. }));
             drop(local.state().remove(hold.serial, None));
             assert!(matches!(local.watch(false, at(9)), Watched::Over));

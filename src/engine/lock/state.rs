@@ -66,7 +66,7 @@ pub(crate) struct HoldState<H> {
     pub(crate) asks_to_cache: bool,
     /// `Some`: the hold may be cached until a recall, so it is renewed even without a level.
     pub(crate) recallable: Option<Recallable>,
-    pub(crate) hears: Option<Hears>,
+    pub(crate) hears: Option<Box<Hears>>,
     pub(crate) acquires_more: Option<u64>,
     pub(crate) check_at: Moment,
 }

@@ -193,7 +193,8 @@ impl Core {
         let Next::Local(waiter) = next else { return false };
         let from = hold.claim();
         // The lock stays on the node that granted it, even if the name has another home node by now.
-        let offer = hold.local.state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.clone());
+        let offer =
+            hold.local.state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.as_deref().cloned());
         let to = offer.map(|offer| Claim { home: from.home, ..offer });
         let deadline = sent.plus(self.options.command_timeout);
         let Some((pending, to)) = to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to)))
@@ -203,7 +204,7 @@ impl Core {
         };
         let mut handoff = Some(PendingHandoff { pending, sent, to, releaser: releaser() });
         if let Some(waiter) = hold.local.state().sent(hold.serial) {
-            waiter.handed = handoff.take();
+            waiter.handed = handoff.take().map(Box::new);
         }
         if handoff.is_some() {
             self.registry.remove(hold); // the waiter panicked and is gone

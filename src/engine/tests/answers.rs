@@ -299,7 +299,7 @@ fn the_number_of_successive_local_hand_offs_is_limited() {
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     let mut times = 0;
     let next = || {
-        assert!(place.sleep(sleeper(&engine), Some(mine.hold.claim()), false).is_some());
+        assert!(place.sleep(sleeper(&engine), Some(Box::new(mine.hold.claim())), false).is_some());
         let mut state = mine.hold.local.state();
         let at = state.at(clock.now());
         state.promise(at)

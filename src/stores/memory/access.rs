@@ -133,14 +133,8 @@ impl Store for MemoryAccess {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let attempt = |kind: &dyn MemoryKind, access: &mut Access<'_>| {
-            let attempt = kind.attempt(access, claim, count);
-            if claim.waits && matches!(attempt, Ok(Attempt::Busy { .. })) {
-                access.context.notify(&recall_channel(claim.name.key()));
-            }
-            attempt
-        };
-        self.ask_for((claim.kind, &claim.name), deadline, attempt).flatten()
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.attempt(access, claim, count))
+            .flatten()
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {

@@ -5,7 +5,7 @@ use crate::seam::capabilities::CachedCheck;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Release};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED};
 use crate::stores::memory::lock::{Hold, Lock, LockKind};
-use crate::stores::memory::state::{Access, Context, MemoryKind, rw_channel};
+use crate::stores::memory::state::{Access, Context, MemoryKind, recall_channel, rw_channel};
 use crate::time::Moment;
 
 pub(super) fn of(kind: Kind) -> &'static dyn MemoryKind {
@@ -26,6 +26,9 @@ fn channel_of_one(channel: &str, owner: Owner) -> String {
     format!("{channel}:{owner}")
 }
 
+/// An unused lock stays until the next sweep, unless there are more than these: a hold then allocates nothing.
+const SPARE: usize = 1_000;
+
 /// Runs a request on the lock, whose expired holds [`MemoryAccess`](super::access::MemoryAccess) has removed.
 fn with_lock<T>(
     access: &mut Access<'_>,
@@ -38,7 +41,7 @@ fn with_lock<T>(
         None => state.locks.entry(name.key().into()).or_default(),
     };
     let result = request(lock, context);
-    if lock.is_empty() {
+    if lock.is_empty() && state.locks.len() > SPARE {
         state.locks.remove(name.key());
     }
     result
@@ -77,14 +80,17 @@ impl MemoryKind for LockKind {
     }
 
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
-        Ok(
-            match with_lock(access, &claim.name, |lock, context| {
-                lock.attempt(*self, claim, count, context.now)
-            }) {
-                Ok(()) => Attempt::granted(access.fence(claim.name.key(), claim.wants_fence)),
-                Err(attempt) => attempt,
-            },
-        )
+        let granted = with_lock(access, &claim.name, |lock, context| {
+            let granted = lock.attempt(*self, claim, count, context.now);
+            if claim.waits && lock.is_heard() && matches!(granted, Err(Attempt::Busy { .. })) {
+                context.notify(&recall_channel(claim.name.key()));
+            }
+            granted
+        });
+        Ok(match granted {
+            Ok(()) => Attempt::granted(access.fence(claim.name.key(), claim.wants_fence)),
+            Err(attempt) => attempt,
+        })
     }
 
     fn release(&self, access: &mut Access<'_>, claim: &Claim, left: u32) -> Release {
@@ -134,7 +140,7 @@ impl MemoryKind for LockKind {
         })
     }
 
-    /// Whether others want the lock. Waiters that spin are not seen, because they do not listen.
+    /// Whether others want the lock. From now on each waiter's attempt sends a recall. Waiters that spin are not seen, because they do not listen.
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
         with_lock(access, &claim.name, |lock, context| {
@@ -145,10 +151,10 @@ impl MemoryKind for LockKind {
                     context.is_listened_to(&rw_channel(key)) || !lock.wait_queue.is_empty()
                 }
             };
-            match lock.own(*self, claim.owner).is_some() {
-                false => CachedCheck::Lost,
-                true if is_wanted => CachedCheck::Wanted,
-                true => CachedCheck::Stays,
+            match lock.own(*self, claim.owner).map(|own| own.is_heard = true) {
+                None => CachedCheck::Lost,
+                Some(()) if is_wanted => CachedCheck::Wanted,
+                Some(()) => CachedCheck::Stays,
             }
         })
     }

@@ -52,6 +52,8 @@ pub(super) struct Hold {
     count: u32,
     pub(super) until: Moment,
     since: Moment,
+    /// Whether the holder learns of waiters, by recalls.
+    pub(super) is_heard: bool,
     note: Option<HoldNote>,
 }
 
@@ -64,6 +66,7 @@ impl Hold {
             count,
             until: now.plus(claim.lease),
             since: now,
+            is_heard: false,
             note: claim.note.clone(),
         }
     }
@@ -105,6 +108,10 @@ impl Lock {
 
     pub(super) fn is_held(&self) -> bool {
         !self.holds.is_empty()
+    }
+
+    pub(super) fn is_heard(&self) -> bool {
+        self.holds.iter().any(|hold| hold.is_heard)
     }
 
     pub(super) fn is_token(&self) -> bool {

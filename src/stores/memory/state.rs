@@ -31,7 +31,7 @@ impl MemoryState {
 
     /// Deletes everything under this key except fencing tokens. Returns whether anything existed.
     pub(super) fn forget(&mut self, key: &str) -> bool {
-        let had = self.locks.remove(key).is_some();
+        let had = self.locks.remove(key).is_some_and(|lock| !lock.is_empty());
         let before = self.counted.len();
         self.counted.retain(|(_, name), _| **name != *key);
         had | (self.counted.len() < before)

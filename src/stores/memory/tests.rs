@@ -71,6 +71,17 @@ fn readers_and_writers_in_memory_take_turns() {
     assert!(!is_granted(&store, &waits(Kind::Read)) && is_granted(&store, &by_queue(&next)));
 }
 
+#[test]
+fn an_unused_lock_in_memory_is_not_there() {
+    let store = MemoryStore::new();
+    let client = LockClient::in_memory_with(&store);
+    let guard = client.get_lock("a").acquire().unwrap();
+    assert_eq!(client.list("*").count(), 1);
+    guard.unlock().unwrap();
+    assert_eq!(client.list("*").count(), 0);
+    assert!(!store.forget("a"));
+}
+
 fn by_queue(claim: &Claim) -> Claim {
     Claim { queue_mode: QueueMode::InWaitQueue, ..claim.clone() }
 }

@@ -280,15 +280,14 @@ impl Waiting<'_> {
         (hold.may_be_cached, hold.leads) = (call.may_cache_slice(), call.config.leads);
         let (hold, mut state, level) = hold.begin(call.lease);
         state.asks_to_cache = call.caches();
-        let now = engine.clock.now();
-        let heard = self.heard.filter(|_| claim.caches);
-        if let Some(heard) = heard {
+        let heard = self.heard.filter(|_| claim.caches).map(|heard| (heard, engine.clock.now()));
+        if let Some((heard, now)) = heard {
             let is_wanted = queued > 1; // this client is included
             state.until_recall(heard, is_wanted, now, RULES.first_check);
         }
         let look = call.local.enter(state, &mut self.place, &engine.clock)?;
         engine.timer.run_by(look);
-        if heard.is_some() {
+        if let Some((_, now)) = heard {
             engine.core.cache_thread.watch(call.local, now.plus(RULES.first_check));
         }
         Some(Granted { hold, level })

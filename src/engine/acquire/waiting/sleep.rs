@@ -49,7 +49,7 @@ impl Waiting<'_> {
             engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
         }
         // After a hand-off the hold is not cached until a recall: other threads here probably wait.
-        let offer = call.kind.has_queue().then_some(Claim { caches: false, ..claim });
+        let offer = call.kind.has_queue().then(|| Box::new(Claim { caches: false, ..claim }));
         let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
             return Ok(());
         };
@@ -159,7 +159,7 @@ impl QueuePlace {
     pub(crate) fn sleep(
         &self,
         sleeper: Sleeper,
-        offer: Option<Claim>,
+        offer: Option<Box<Claim>>,
         for_head: bool,
     ) -> Option<(bool, bool)> {
         let mut state = self.local.state();
@@ -175,6 +175,6 @@ impl QueuePlace {
     pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);
-        (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
+        (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| Some(*ticket.waiter.handed.take()?)))
     }
 }

@@ -294,7 +294,7 @@ fn releasing_a_cached_hold_leaves_another_holds_check_due() {
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
     let other = TestHold(Id { serial: 0, number: 9 });
     one.enter(other, None, at(0));
-    one.lock.state_of(other.serial()).unwrap().hears = Some(Hears::new(at(0)));
+    one.lock.state_of(other.serial()).unwrap().hears = Some(Box::new(Hears::new(at(0))));
     let unused = Moment::from_nanos(0).plus(RULES.unused);
     assert!(matches!(one.watch(unused), Watched::Idle));
     assert!(one.release_cached(unused));
