@@ -84,11 +84,16 @@ test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |s
     let mut admin = server.admin();
     let lease = ms(1_500);
     let client = connected(|| at(&server.url()).lease(lease).build());
+    let other = client.get_lock("other");
+    // After some requests a connection prepares its statements.
+    (0..20).for_each(|_| other.acquire().unwrap().unlock().unwrap());
     let begun = now();
     let held = client.get_lock("held").acquire().unwrap();
     admin.query_drop("SET GLOBAL max_prepared_stmt_count = 0").unwrap();
     throughout(lease * 3, || held.check().is_ok() || stalled_since(begun) > lease / 2);
     held.unlock().unwrap();
+    // Each of these statements is new to the connection, so the server refuses to prepare it.
+    assert!(!other.is_locked().unwrap() && other.remaining_lease().unwrap().is_none());
     uses(&server.url());
 });
 

@@ -16,12 +16,12 @@ use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
 use crate::stores::sql::rows::{Change, Rows};
 use crate::stores::sql::sqlite::connection::{
-    SqliteConnection, end_strays, failed, failed_to_open, is_busy, limit, replaced,
+    SqliteConnection, end_strays, failed, failed_to_open, is_busy, let_wait, pause, replaced, wait_until,
 };
 use crate::stores::sql::sqlite::file::{Files, check_path, hindrance, long_log, path, share};
 use crate::stores::sql::statement::{Args, Statements};
 use crate::stores::sql::{no_table, other_table, query};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::Mutex;
 use crate::system::file_id;
 use crate::time::{Clock, Moment};
 
@@ -78,14 +78,15 @@ impl Sqlite {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
-            let conn = Connection::open_with_flags(&self.path, flags)?;
+            let mut conn = Connection::open_with_flags(&self.path, flags)?;
             // SQLite tries to open the file for writing, then for reading. A connection that can only read is
             // dropped: the file may have appeared between the tries, or this user may only read. Then a first
             // read would create files that others cannot write.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
-            limit(&conn, deadline)?;
+            wait_until(deadline);
+            let_wait(&mut conn)?;
             // In WAL mode, readers and the writer do not wait for each other. Grants are not synced to disk:
             // a power cut loses only locks whose processes it ended too, and tokens still grow, since each is
             // at least the time. The log grows while others read; afterwards SQLite cuts it to 16 MiB.
@@ -103,7 +104,9 @@ impl Sqlite {
             }
             match open() {
                 // While another process changes the journal mode of a new file, SQLite refuses at once.
-                Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
+                Err(error) if is_busy(&error) && deadline > Clock::System.now() => {
+                    pause(Duration::from_millis(5))
+                }
                 Err(error) => {
                     let is_hindered = create || before.is_some();
                     return Err(hindrance(&self.path)
@@ -119,7 +122,7 @@ impl Sqlite {
                     if deadline <= Clock::System.now() {
                         return Err(replaced().during("connect"));
                     }
-                    pause();
+                    pause(Duration::from_millis(5));
                 }
             }
         }
@@ -146,10 +149,6 @@ impl Database for Sqlite {
     fn is_alive(&self, link: &mut SqliteConnection) -> bool {
         link.is_sound()
     }
-}
-
-fn pause() {
-    Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
 }
 
 impl Rows for Sqlite {

@@ -1,11 +1,11 @@
 //! A connection, and what errors mean for it.
 
-use mysql::prelude::Queryable;
-use mysql::{Conn, Text, Value};
+use mysql::prelude::{Protocol, Queryable};
+use mysql::{Conn, Params, Value};
 
 use crate::seam::Answer;
 use crate::stores::sql::database::Link;
-use crate::stores::sql::mysql::refusal::{ends_the_session, failed, took_too_long};
+use crate::stores::sql::mysql::refusal::{ends_the_session, failed, took_too_long, was_not_prepared};
 use crate::stores::sql::statement::{Args, Record, Statement, Value as Column};
 use crate::time::{Clock, Moment};
 
@@ -16,15 +16,34 @@ pub(super) struct MysqlConnection {
     /// Whether an answer was late. The driver would take it for the answer to the next request.
     pub(super) silent: bool,
     deadline: Moment,
+    /// The number of requests since the server last could not prepare one.
+    requests: u64,
 }
+
+/// After this many requests a connection prepares its statements.
+const PREPARES_AFTER: u64 = 10;
 
 impl Link for MysqlConnection {
     fn deadline(&mut self) -> &mut Moment {
         &mut self.deadline
     }
 
-    /// Sends statements as text: a prepared one costs a round trip more, and a server limits their number.
+    /// Sends a statement as text, since preparing it costs a round trip. A connection in frequent use prepares
+    /// it, since the server then parses it only once. If the server has no room for it
+    /// (`max_prepared_stmt_count`) or has lost it, it has carried out nothing, and gets the text.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
+        self.requests += 1;
+        if self.requests > PREPARES_AFTER {
+            let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
+            let params = match &*statement.names {
+                [] => Params::Empty, // the driver refuses names without parameters
+                names => Params::Named(names.iter().map(value).collect()),
+            };
+            match self.conn.exec_iter(&*statement.text, params).and_then(records) {
+                Err(error) if was_not_prepared(&error) => self.requests = 0,
+                answered => return self.judge(answered),
+            }
+        }
         let answered = self.conn.query_iter(as_text(&statement.text, args)).and_then(records);
         self.judge(answered)
     }
@@ -33,7 +52,7 @@ impl Link for MysqlConnection {
 impl MysqlConnection {
     pub(super) fn new(conn: Conn, deadline: Moment) -> MysqlConnection {
         let used = Clock::System.now();
-        MysqlConnection { conn, used, ended: false, silent: false, deadline }
+        MysqlConnection { conn, used, ended: false, silent: false, deadline, requests: 0 }
     }
 
     pub(super) fn number(&mut self, statement: &Statement, args: &Args) -> Answer<Option<i64>> {
@@ -63,7 +82,7 @@ impl MysqlConnection {
     }
 }
 
-fn records(mut answer: mysql::QueryResult<'_, '_, '_, Text>) -> mysql::Result<Vec<Record>> {
+fn records<P: Protocol>(mut answer: mysql::QueryResult<'_, '_, '_, P>) -> mysql::Result<Vec<Record>> {
     let (changed, id) = (answer.affected_rows(), answer.last_insert_id().unwrap_or(0));
     if answer.columns().as_ref().is_empty() {
         let id = Column::Int(i64::try_from(id).unwrap_or(i64::MAX));

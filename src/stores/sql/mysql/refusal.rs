@@ -50,6 +50,12 @@ fn is_end(error: &MySqlError) -> bool {
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
 }
 
+/// Whether the server did not carry out the statement because it has not prepared it: too many statements are
+/// prepared, or the server (behind a proxy perhaps another one) does not know it, or its tables have changed.
+pub(super) fn was_not_prepared(error: &Driver) -> bool {
+    matches!(error, Driver::MySqlError(said) if matches!(said.code, 1243 | 1461 | 1615))
+}
+
 pub(super) fn refusal(error: Driver) -> Error {
     #[cfg(feature = "tls")]
     if let Some((kind, words)) = tls_refusal(&error) {
