@@ -56,7 +56,8 @@ pub(super) struct Access<'a> {
     pub(super) context: Context<'a>,
 }
 
-/// The time of a request, and the channels. Wakes waiters under the state's mutex, so that publishing and the change are one step, as in a script.
+/// The time of a request, and the channels. Waiters are woken under the state's mutex, so that publishing and
+/// the change are one step, as in a script.
 pub(super) struct Context<'a> {
     pub(super) now: Moment,
     pub(super) channels: &'a Channels,
