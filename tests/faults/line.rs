@@ -285,6 +285,7 @@ fn a_waiter_without_rights_to_the_queue_is_woken() {
             let builder = world.builder_to(&world.server.url()).lease(LEASE);
             let limited = builder.username("old").password("pw").build().unwrap();
             for _ in 0..5 {
+                let (before, begun) = (world.scripts_run(), now());
                 let held = holder.get_lock("rights").acquire().unwrap();
                 let waiting = call(turn(limited.get_lock("rights")));
                 let listens = || listeners(world, "rights") == 1;
@@ -293,6 +294,8 @@ fn a_waiter_without_rights_to_the_queue_is_woken() {
                 held.unlock().unwrap();
                 waiting.outcome();
                 within(released, ms(100), "taking over");
+                let (ran, polls) = (world.scripts_run() - before, begun.elapsed().as_secs());
+                assert!(ran <= 12 + polls, "{ran} scripts for two grants");
             }
         });
     }
