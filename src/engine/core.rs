@@ -181,8 +181,8 @@ impl Core {
     /// The store answered a renewal that was sent at `sent`. Returns whether the answer says that the hold is
     /// lost, which nobody knew before.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
-        // If the hold has ended meanwhile, a server of several where the renewal came after the release has
-        // restored the hold, and must remove it.
+        // The hold has ended meanwhile. A server that received the renewal after the release has restored the
+        // hold, and must remove it again.
         if !hold.stands(self.clock.now())
             && let Some(majority) = &self.store.capabilities.majority
         {
@@ -314,7 +314,8 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // The waker is set before the count is read; a dropped `Call` does the reverse: no end is missed.
+        // The waker is set before the count is read, and a dropped `Call` does both in the reverse order, so
+        // no end is missed.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -379,7 +380,7 @@ impl StoreCell {
         let store = open().inspect_err(|error| *last = Some((Clock::System.now(), error.copy())))?;
         attach(&store, timer);
         let store = self.store.get_or_init(|| store);
-        // `close` may have run before the store was set. Pairs with `close`.
+        // Pairs with `close`, which may have run before the store was set.
         if self.closed.load(Ordering::SeqCst) {
             store.close();
         }

@@ -176,7 +176,6 @@ impl Core {
         let (mut waiters, mut unnamed): (Vec<Waiter>, u64) = (Vec::new(), 0);
         let own = std::iter::once(Ok(vec![self.own_info(now)]));
         for (read, page) in own.chain(self.pages_of_clients(|| deadline)).enumerate() {
-            // If the directory cannot be read, no further waiter is named.
             let Some(infos) = page.ok().filter(|_| read <= MOST_PAGES) else {
                 seen.waiting_at_least = read > 1;
                 break;

@@ -651,7 +651,7 @@ fn a_clients_shutdown_leaves_no_hold_and_no_waiter() {
         pass_time(&world.clock, 2 * SHORT, 300, || ended.load(Ordering::SeqCst) == threads.len());
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         if let Err(error) = ending.join().unwrap() {
-            // The lost request was the release itself; the client repeats it.
+            // The lost request was the release of this shutdown. The next shutdown repeats it.
             assert!(error.outcome_unknown(), "{error:?}");
             client.engine.shutdown().unwrap();
         }

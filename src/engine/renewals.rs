@@ -320,7 +320,7 @@ mod tests {
                     Err(again) => now = again,
                 }
             }
-            // By then a third of the lease is left.
+            // A third of each lease is left at least.
             assert!(now <= start.plus(LEASE * 2 / 3), "{:?}", now.since(start));
         }
     }

@@ -361,8 +361,7 @@ fn an_unanswered_change_is_repeated_while_the_store_recognises_repeats() {
                 clock.advance(Duration::from_millis(100));
                 steps += 1;
                 if steps > 2 {
-                    // The system does not run the thread. Without this sleep the clock would run far ahead of
-                    // it.
+                    // Without a sleep the clock would run far ahead of a thread that the system does not run.
                     Waker::default().sleep(Some(Duration::from_millis(1)));
                 }
                 thread::yield_now();

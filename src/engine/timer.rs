@@ -159,7 +159,6 @@ impl Timer {
             && hold.with(|own| own.is_in_doubt())
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal of unknown outcome may still arrive.
             self.core.undo_renewal(hold, now);
         }
         if hold.holder.thread().is_none() || hold.is_cached() {

@@ -158,7 +158,8 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // A short wait: the thread signals just before it ends, and not again.
+            // The thread signals just before it ends, and not again. So the wait is short, in case it missed
+            // the signal.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);

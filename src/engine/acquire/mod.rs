@@ -54,8 +54,8 @@ impl Engine {
             }
             Found::Leaving => number = Some(unbound_number()),
             Found::Stale(stale) => self.core.send_cached_release(Some(stale), None),
-            // After the loss of an own hold, the new hold has another owner number, so that late requests
-            // cannot affect it; see `Hold::lose`.
+            // An own hold that is lost is no obstacle: its loss gave the thread a new owner number, so a late
+            // request about it cannot affect the new hold.
             Found::Own(_) | Found::Used | Found::Uncontended => {}
         }
         if !is_uncontended {
@@ -95,7 +95,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // For the store both tasks are one owner, so it would let this task read.
+            // The store sees one owner for all tasks of a thread, so it would let this task read.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -129,7 +129,8 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // An interrupted caller with a place in the store's queue goes on, to leave the queue.
+        // A caller with a place in the store's queue goes on even if interrupted, because it must leave that
+        // queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }
@@ -231,7 +232,8 @@ impl Engine {
         let stands = || hold.is_live(self.clock.now(), &self.reporter);
         let answered = self.repeat(give_up, call.interrupt, ask, |_| stands());
         let is_granted = matches!(answered, Ok((Attempt::Granted { .. }, _)));
-        // A grant is reported after the level is entered: an observer may drop a guard of this hold.
+        // `_report` reports on drop, after the level is entered, because an observer may drop a guard of this
+        // hold.
         let _report =
             answered.as_ref().ok().map(|_| self.reporter.request_report("acquire", sent, &self.clock, None));
         let mut stands = stands();
@@ -243,14 +245,16 @@ impl Engine {
         if in_doubt {
             hold.retire_owner_on_end(); // the late request must not change the next hold's count
         }
-        // The store may count this level after no answer, or after a grant that came too late.
+        // Without an answer, or after a grant that came too late, the store may count this level. So it is
+        // cleaned up.
         if !stands && (in_doubt || is_granted) {
             self.clean_up(claim, sent.plus(asked).plus(timeout), self.clock.now());
         }
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // The outer level decides whether the hold is renewed while a group is acquired.
+                // A re-entry of a group changes no renewals: the outer level decides whether the hold is
+                // renewed.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

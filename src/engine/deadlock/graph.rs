@@ -148,9 +148,8 @@ pub(crate) mod tests {
             assert!(each.all(|one| one == first), "two members of the cycle choose different waits");
             first
         };
-        // The youngest wait, whichever client it belongs to.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // Among equally young waits the client decides, then the id.
+        // Of equally young waits, the one of the higher client is chosen, then the one with the higher id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
         // A wait that reacquires its lock after a condition is never ended.

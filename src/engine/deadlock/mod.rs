@@ -126,9 +126,8 @@ impl Finder {
 
     fn write(&mut self, named: Vec<LockUse>, stuck: &Stuck, (now, deadline): (Moment, Moment)) {
         let ids = ids_of(&named);
-        // Waits for the store's answer, so that the entry is up to date before a search here begins: of two
-        // clients in a cycle, the one that searches last must find the other's waits. Not needed if the entry
-        // named no wait and still names none.
+        // Of two clients in a cycle, the one that searches last must find the other's waits. So the write is
+        // answered before a search begins here, unless the entry names no wait, before and after.
         let is_awaited = !(ids.is_empty() && self.written.is_empty());
         match self.core.write_entry(named, stuck, is_awaited, (now, deadline)) {
             Some(Ok(())) => {
@@ -201,7 +200,6 @@ impl Finder {
             self.forget(|key| was_searched(key) && !rings.contains_key(key), ended);
         }
         for (id, key) in &searched {
-            // The wait's next search confirms a new cycle.
             let is_new = key.as_ref().is_some_and(|key| !self.is_ripe(key, ended));
             self.pace.searched(*id, is_new, self.written.binary_search(id).is_ok(), ended);
         }
@@ -295,7 +293,6 @@ mod tests {
         assert!(!finder.is_ripe(&key, begun));
         assert!(!finder.is_ripe(&key, begun.plus(almost)));
         assert!(finder.is_ripe(&key, begun.plus(SEEN_FOR)));
-        // A cycle that has ended is forgotten.
         let own: RingKey = vec![(finder.core.id.as_u128(), 1), (8, 2)];
         assert!(!finder.is_ripe(&own, begun));
         finder.forget(|key| *key == own, begun);

@@ -21,7 +21,7 @@ impl Hold {
         if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
             self.retire_owner_in(&mut state);
         }
-        // The loss of a hold that is being released or was removed concerns only listeners.
+        // If the hold is being released or was removed, only its phase changes, for its listeners.
         if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
             return false;
         }

@@ -262,7 +262,6 @@ fn a_multi_locks_explicitly_leased_hold_is_not_renewed() {
     assert!(renewal_slack(cached.renewed_lease()) < short / 3, "a renewal is due at once");
     cached.settle_level(1, LEASE);
     assert!(cached.renewal(start).is_none());
-    // A later level without a lease of its own is renewed for the client's lease.
     cached.add_level(Lease::Renewed);
     assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(LEASE));
 }
@@ -310,7 +309,6 @@ fn a_read_hold_is_renewed_for_its_longest_reentrys_lease() {
     assert_eq!(third.plus(asked), hold.until());
     confirm(&hold, third, asked);
     assert_eq!(hold.due(), Some(third.plus(LEASE / 3)));
-    // The confirmation of a short explicit level does not postpone the renewal.
     confirm(&hold, third.plus(LEASE / 6), LEASE / 30);
     assert_eq!(hold.due(), Some(third.plus(LEASE / 3)));
 }
@@ -331,8 +329,8 @@ fn a_read_hold_with_an_explicit_lease_is_renewed_only_up_to_its_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
-    // Readers share one key, and another reader may shorten the key's time to live. So even a read hold with
-    // a fixed lease is renewed, but only up to its own end.
+    // Another reader may shorten the key that all readers share. So even a read hold with a fixed lease is
+    // renewed, but only up to its own end.
     let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), Some(third));
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());

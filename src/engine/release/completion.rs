@@ -49,19 +49,19 @@ impl Core {
         ending: Option<Arc<Call>>,
     ) {
         let calls = || (self.calls.begin(), ending.clone());
-        // The waiter that reads the outcome calls this before it calls `Machine::received`.
+        // The waiter runs this before `Machine::received` removes the hold, so the releaser's thread sends no
+        // request before the release below.
         let releaser = || {
             let (core, ended, calls) = (Arc::clone(self), Arc::clone(hold), calls());
             Releaser::new(false, move |outcome| match outcome {
-                // After a refused hand-off the lock is released, as in `handed_off`. The releaser's thread
-                // sends its later requests after this release.
+                // A plain release follows a refused hand-off, as in `handed_off`.
                 Err(Failure::Refused(_)) => core.release_later(&ended, core.clock.now(), calls),
                 outcome => core.settle(&ended, outcome),
             })
         };
         if !self.start_handoff(hold, next, begun, releaser) {
             self.release_later(hold, begun, calls());
-            // The hold is removed after the release was sent, so that this process's next request follows the
+            // The hold is removed after its release was sent, so this process's next request follows the
             // release.
             self.registry.remove(hold);
         }
@@ -131,7 +131,7 @@ impl Core {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
-        // A late renewal may extend the lease once more.
+        // A late renewal may extend the lease once more, so the clean-up goes on for a whole lease.
         let until = if hold.kind().is_leased() {
             from.plus(self.options.lease).max(hold.until())
         } else {

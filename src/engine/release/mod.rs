@@ -100,9 +100,9 @@ impl Engine {
                 self.cached(hold, cached, begun);
                 return Ok(());
             }
-            // A dropped guard's thread waits for the answer in two cases. After an inner level, the count must
-            // be right before the next request. If other processes go first, the answer says whether any
-            // listens.
+            // A dropped guard waits for the answer in two cases only (next arm). After an inner level, the
+            // count must be right before the thread's next request. If other processes go first, the answer
+            // says whether any listens.
             Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {
                 self.core.leave_later(hold, next, begun, None);
                 Ok(())
@@ -116,7 +116,8 @@ impl Engine {
             },
         };
         if may_cache {
-            // The thread has its answer (except after most dropped guards), and may come back from now on.
+            // The thread waited for the answer until now, so the time in which it comes back "at once" begins
+            // now.
             let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
             hold.local.state().caching.note_return(thread, now);
         }
@@ -233,7 +234,8 @@ impl Engine {
         let outcome = self.repeat_release(hold, give_up, ask).map(|(released, in_doubt)| match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // An unanswered request of this call freed the lock, unless the lease may have ended.
+            // `NotHeld` after an unanswered request means that this request freed the lock, unless the lease
+            // may have ended.
             Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
@@ -254,8 +256,8 @@ impl Engine {
                 // The request may still arrive, so the thread's next hold needs another number.
                 hold.retire_owner_on_end();
             }
-            // Without a lease the store recognizes a repetition for some minutes only. The watchdog, which
-            // knows that limit, then repeats the request.
+            // Without a lease the store recognizes a repetition for some minutes only. So this loop ends, and
+            // the watchdog, which knows that limit, repeats the request.
             !in_doubt || hold.kind().is_leased()
         })
     }

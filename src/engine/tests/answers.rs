@@ -151,7 +151,6 @@ fn a_lease_below_the_answer_time_is_an_error() {
         assert!(attempts <= most, "{attempts} attempts in {took:?}");
         store.attempts.forget_scripts();
     }
-    // With a longer lease the same thread is granted the lock.
     let granted = acquire(&engine, &name, FOREVER, Lease::Fixed(Duration::from_secs(60))).unwrap().unwrap();
     release(&engine, &granted).unwrap();
 }
@@ -317,7 +316,6 @@ fn the_number_of_successive_local_hand_offs_is_limited() {
     assert!(is_remembered());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(!is_remembered());
-    // A waiter here is notified when the hold is removed.
     assert!(!has_word(&place));
     engine.registry.remove(&mine.hold);
     assert!(has_word(&place));
@@ -474,7 +472,7 @@ fn an_overdue_wait_still_makes_one_attempt() {
     let mine = acquire_as(Kind::Write, &engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     release(&engine, &mine).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    // The wait is longer than a client lets others go first.
+    // Longer than the time for which a client lets others go first.
     let wait = Duration::from_millis(10);
     let attempts = store.attempts.count();
     let limit = clock.now().plus(wait);

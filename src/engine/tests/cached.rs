@@ -178,7 +178,6 @@ fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
     assert_eq!(standing, hold::Standing::Lost(LossReason::Gone));
     let error = release(&client.engine, &used).unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::Expired));
-    // A check releases the hold only if others want it.
     for wanted in [false, true] {
         let used = client.used(&named("a"));
         client.unlock(&used);

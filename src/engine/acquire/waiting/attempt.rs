@@ -108,8 +108,8 @@ impl Waiting<'_> {
             Ok(Attempt::Granted { fence, queued }) => {
                 let mut granted = None;
                 if let Some(bound) = window {
-                    // The store removes a client from the wait queue when it grants an attempt. A client
-                    // whose thread was handed the lock by another of its threads keeps its place.
+                    // The grant of an attempt takes the client out of the wait queue; a hand-off between its
+                    // threads does not.
                     if op == ATTEMPT && (self.wait_mode.may_stand() || call.kind == Kind::Read) {
                         let mut state = call.local.state();
                         state.queued = false;
@@ -149,7 +149,7 @@ impl Waiting<'_> {
                 if claim.kind == Kind::Read && claim.waits && !claim.writers_first {
                     call.local.state().queued = true; // the store has registered this client's readers
                 }
-                // One millisecond more than the remaining lease, so that it has ended by then.
+                // One millisecond more, so that the lease has certainly ended.
                 let ends = retry_after.map(|left| left + Duration::from_millis(1));
                 Ok(self.sleep_for(self.pause(), ends))
             }
@@ -203,8 +203,8 @@ impl Waiting<'_> {
         let is_refused = waits && matches!(answer, Err(Failure::Refused(_)));
         self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
-        // The old hold is removed last, because the releaser's thread may then attempt again. By now its
-        // number is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
+        // The old hold is removed last: from then on the releaser's thread may attempt, and must find the new
+        // hold. Pairs with `Machine::held_here`.
         let ended = place.local.state().received(place.ticket, is_refused);
         drop(ended); // without the mutex
         step

@@ -241,7 +241,6 @@ impl<'a> Waiting<'a> {
         let (engine, call, now) = (self.engine, self.call, self.engine.clock.now());
         engine.open(call.action)?;
         if self.parker.is_some() {
-            // `end_for` sets the reason before it wakes this thread. Pairs with `Wait::end_for`.
             if let Some(ring) = place.wait.ends_for.get() {
                 let words =
                     format!("{ring}; this youngest wait was ended: release all locks and begin again");
@@ -262,8 +261,8 @@ impl<'a> Waiting<'a> {
                 return Ok(Step::Sleep(self.next_poll()));
             }
             Look::HeldHere(until) => {
-                // The release of the local hold wakes this waiter. The waiter still polls now and then,
-                // because the store may have lost the hold.
+                // The release of the local hold wakes this waiter. But the store may have lost the hold, so
+                // the waiter still polls now and then.
                 let next_poll = self.next_poll();
                 let poll = *self.next_poll.get_or_insert(next_poll);
                 if now < poll {

@@ -48,17 +48,15 @@ impl Waiting<'_> {
             let (name, kind) = (call.name.given(), call.kind.label());
             engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
         }
-        // After a hand-off the hold is not cached until a recall: other threads here probably wait.
+        // A hold that was handed off is not cached until a recall, because other threads here probably wait.
         let offer = call.kind.has_queue().then(|| Box::new(Claim { caches: false, ..claim }));
         let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
             return Ok(());
         };
         engine.announce(now);
-        // After this call the watchdog includes the wait in its searches for deadlocks.
         if is_new && !call.kind.is_counted() {
             engine.find_by(begun.plus(engine.options.detect_deadlocks_after));
         }
-        // The waiter has left its offer; from its first sleep on it counts as waiting.
         if !std::mem::replace(&mut self.is_waiting, true) {
             engine.reporter.counters.begin_wait(call.name.given());
             engine.note_waiter(call.local);
@@ -81,8 +79,8 @@ impl Waiting<'_> {
             if self.listening.has_moved() {
                 return Ok(());
             }
-            // Once confirmed, this subscription wakes the waiter, which attempts once, because it may have
-            // missed a release.
+            // The waiter may have missed a release, so the confirmation of this subscription wakes it for an
+            // attempt.
             if watches_releases {
                 let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
                 let subscription = engine.store.listen(&claim, self.parker(place).waker());

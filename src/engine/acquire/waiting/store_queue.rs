@@ -38,7 +38,7 @@ impl Waiting<'_> {
         listens_for: ListensFor,
         watches: bool,
     ) -> Step {
-        // In an election with a full queue the waiter has no place, and asks each third of its lease.
+        // A candidate in an election with a full queue has no place, and polls each third of its lease.
         let has_place = listens_for != ListensFor::Nothing;
         if !watches || !has_place {
             self.end_release_watch();
@@ -177,7 +177,8 @@ impl Waiting<'_> {
         let is_over = now >= call.limit;
         let is_spent = now.since(since) >= engine.options.retry_timeout;
         let is_final = is_over || is_spent || !error.is_retryable();
-        // The waiters behind this one share the outage. A failure at the end of this call's time begins none.
+        // The waiters behind this one share its outage. A failure when this call's time is over says nothing
+        // about theirs.
         if !is_own && !is_over {
             call.local.note_failure(Some((since, error.copy())));
             if is_final {

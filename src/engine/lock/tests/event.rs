@@ -11,9 +11,7 @@ pub(super) enum Event {
     GoOn(usize),
     // A sleeping thread was woken, or its wake-up time has come.
     Look(usize),
-    // The time of a waiter is over.
     GiveUp(usize),
-    // A thread ends a level, by `unlock` or by a dropped guard.
     End { id: Id, dropped: bool },
     Sent(Effect),
     // The request was not sent: the store cannot do it, or the thread panicked.
@@ -50,7 +48,6 @@ pub(super) enum Effect {
     Release { id: Id, left: u32, waits: bool },
     Renew { id: Id },
     Check { id: Id },
-    // The watchdog undoes late requests under the number.
     CleanUp { number: Number },
     LeaveWaitQueue { thread: usize },
     // Observers, channels and callbacks learn of a loss.

@@ -166,9 +166,7 @@ pub(super) enum Action {
     Look(usize, usize),
     GiveUp(usize, usize),
     End { client: usize, thread: usize, dropped: bool, reacquires: bool },
-    // Sends the next request of a thread.
     Send(usize, usize),
-    // The request cannot be sent.
     FailToSend(usize, usize),
     Deliver(usize, usize),
     // The store refuses the request, and changes nothing.
@@ -265,7 +263,8 @@ impl World {
                 Effect::HandOff { to, .. } => client.users[to].at == At::Receiving,
                 _ => true,
             };
-            // An answer to a release for which no thread waits is handled before any later answer.
+            // The client handles the answer to a release for which no thread waits before it reads any later
+            // answer.
             if is_read && !client.answers[..i].iter().any(|(earlier, _)| earlier.is_settled_by_others()) {
                 out.push(Action::Read(c, i));
             }
