@@ -10,7 +10,7 @@ use crate::system::pid_namespace;
 /// The process that made the first client; 0 before. A forked child inherits the value.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
-/// The PID namespace of that process; 0 if unknown.
+/// The PID namespace of the process in `FIRST`; 0 if unknown.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
 /// The first process of each namespace has this id, so a child in a new namespace may have its parent's id.

@@ -28,7 +28,8 @@ pub(crate) struct BatchItem<'a> {
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
 /// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
-/// not wait, so each request grants all its locks or none, even locks reserved for the next in a wait queue.
+/// not wait. Then each request grants all its locks or none, and also takes locks that are reserved for a
+/// waiting client.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -43,7 +44,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came
 }
 
-/// Equal keys: one request can cover the locks.
+/// One request can cover the locks with the same key; `None`: the lock needs a request of its own.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {

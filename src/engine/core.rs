@@ -178,8 +178,8 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// The store answered a renewal that was sent at `sent`. Returns whether the answer says that the hold is
-    /// lost, which nobody knew before.
+    /// Handles the answer to a renewal that was sent at `sent`. Returns whether the answer is the first sign
+    /// that the hold is lost.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
         // The hold has ended meanwhile. A server that received the renewal after the release has restored the
         // hold, and must remove it again.

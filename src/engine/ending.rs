@@ -13,7 +13,7 @@ use crate::time::{Clock, random_between};
 const LAST_TRIES: u32 = 5;
 
 impl Engine {
-    /// Releases all holds and ends the threads. Another call waits for the first, and repeats what failed.
+    /// Releases all holds and ends the threads. A second call waits for the first, and repeats what failed.
     ///
     /// Takes three command time-outs at most: for calls under way, the release, and missing answers.
     pub(crate) fn shutdown(&self) -> Result<()> {

@@ -47,8 +47,8 @@ impl Budget {
     }
 }
 
-/// The time that a clean-up command spends: 25 are sent in a second, and up to 25 more at once after a time
-/// without any. Claims that cannot share a command wait, or end with their lease.
+/// The time that a clean-up command takes from the budget: 25 are sent in a second, and up to 25 more at once
+/// after a time without any. Claims that cannot share a command wait, or end with their lease.
 pub(super) const CLEANUP: Duration = Duration::from_millis(40);
 pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);
 

@@ -178,8 +178,8 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// The directory, for records of jobs, if the store `can_expire_in`: a job's lock may have to outlast its
-    /// run. Other stores also remove a client's entries at its end.
+    /// The directory, which also has the records of jobs; an error if the store cannot `expire_in`. In such a
+    /// store a job's lock cannot outlast its run, and entries end with their client.
     fn records(&self, action: &'static str, name: &LockName) -> Result<&dyn Directory> {
         self.usable(action).map_err(|error| error.on(name.given()))?;
         let capabilities = &self.store.capabilities;

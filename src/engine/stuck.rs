@@ -91,8 +91,8 @@ pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64
 }
 
 impl Registry {
-    /// The locks that threads wait for, and those that these threads hold. Takes one mutex at a time, because
-    /// a wait for a mutex by somebody who has others stops their threads.
+    /// The locks that threads wait for, and those that these threads hold. Locks one mutex at a time: a
+    /// thread that waits for a mutex while it has another stops all threads that need the other.
     fn concerned(&self) -> Vec<Arc<LocalLock>> {
         let (mut used, mut awaited, mut threads) = (Vec::new(), HashSet::new(), HashSet::new());
         for local in self.all().filter(|local| local.key.family != Family::Counted) {
@@ -125,7 +125,8 @@ impl Registry {
             for ticket in local.queue.tickets.iter() {
                 awaited.insert(key.name.key());
                 let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
-                // A hold is entered before its waiter leaves the queue, so perhaps this waiter is granted.
+                // A hold is entered before its waiter leaves the queue, so this waiter may hold the lock
+                // already.
                 let is_granted = |state: &State| {
                     let is_own = state.keeper() == Some(one.thread.id()) || state.number == one.number;
                     is_own && !state.is_cached() && state.hold.stands(now)
@@ -201,7 +202,7 @@ mod tests {
         OwnHold { family: Family::Lock, shown }
     }
 
-    /// Waits of that many threads, the first of which has waited longest, each with `each` holds.
+    /// A client with `threads` waiting threads, each with `each` holds. The first has waited longest.
     fn stuck(threads: u64, each: usize) -> Stuck {
         let holds = (1..=threads).flat_map(|id| (0..each).map(move |at| hold(id, format!("held:{id}:{at}"))));
         Stuck {

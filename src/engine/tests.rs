@@ -143,7 +143,6 @@ fn acquire_as(
     engine.acquire(&AcquireCall { lease, by_thread: true, ..call })
 }
 
-/// Waits for the lock, and gets it.
 fn lock(engine: &Engine, name: &Arc<LockName>) -> Granted {
     acquire(engine, name, FOREVER, Lease::Renewed).unwrap().unwrap()
 }
@@ -426,7 +425,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     engine.ends_badly();
 }
 
-/// The waiter leaves within one command time-out, because a second would exceed the caller's limit.
+/// The waiter must leave within one command time-out: a further one would exceed the caller's limit.
 #[test]
 fn a_failed_or_timed_out_fair_waiter_leaves_the_queue() {
     let wait = Duration::from_millis(20);

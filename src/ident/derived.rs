@@ -41,8 +41,8 @@ macro_rules! parts {
 }
 
 parts! {
-    /// The channel of a lock's waiters. Without the colon that follows, this also reserves the channels of
-    /// Redisson before 2.7.0, which have two underscores there.
+    /// The channel of a lock's waiters. A colon follows, which is left out here: then the text also reserves
+    /// the channels of Redisson before 2.7.0, which go on with two underscores.
     LockChannel = Before("redisson_lock__channel"),
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.

@@ -169,7 +169,8 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the queue. Later holds then use the client's id without queue.
+    /// Whether the server refuses to notify the queue. Then later holds use the client's id for clients
+    /// without a queue.
     fn is_refused(&self) -> bool {
         false
     }

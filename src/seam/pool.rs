@@ -166,7 +166,8 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// Returned to the pool when the place is dropped. `None` during a request: a panic then closes it.
+    /// The connection that returns to the pool when the place is dropped. `None` during a request, so that a
+    /// panic closes the connection.
     back: Option<C::Link>,
     /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,
@@ -199,7 +200,7 @@ impl<C: Connector> Place<'_, C> {
             if let Some(link) = self.pool.alive(link) {
                 return Ok(link);
             }
-            // A ping without an answer may take a whole time-out.
+            // A ping without an answer may take a whole time-out, so the deadline is checked after each ping.
             if Clock::System.now() >= deadline {
                 return Err(Failure::Refused(error));
             }

@@ -17,7 +17,7 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) name: &'a Arc<LockName>,
     pub(crate) local: &'a Arc<LocalLock>,
     pub(crate) lease: Lease,
-    /// Until when the call may wait; [`ONCE`], [`Moment::NEVER`], or a deadline.
+    /// Until when the call may wait. [`ONCE`]: one attempt without a wait; [`Moment::NEVER`]: no limit.
     pub(crate) limit: Moment,
     pub(crate) interrupt: Option<&'a Interrupt>,
     pub(crate) config: LockConfig,
@@ -50,8 +50,8 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether a time slice may cache this call's hold, and this call may reuse such a hold: only if the
-    /// client renews it, and the call asks for nothing that other holds lack, such as a token.
+    /// Whether a time slice may cache this call's hold, and this call may reuse such a hold. Both need a hold
+    /// that the client renews, and a call that asks for nothing special, such as a token.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { no_time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = self.kind == Kind::Mutex && !fenced && max_hold.is_none() && backoff.is_none();
@@ -99,7 +99,8 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// Whether readers of a read-write lock let waiting writers go first.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires the lock after a condition. No search for deadlocks ends such a wait.
+    /// Whether the call reacquires its lock after it waited for a condition. No search for deadlocks ends
+    /// such a call.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) no_time_slices: bool,

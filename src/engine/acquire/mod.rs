@@ -129,8 +129,7 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // A caller with a place in the store's queue goes on even if interrupted, because it must leave that
-        // queue.
+        // Even if interrupted, a caller with a place in the store's queue goes on, to leave the queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }
@@ -232,8 +231,7 @@ impl Engine {
         let stands = || hold.is_live(self.clock.now(), &self.reporter);
         let answered = self.repeat(give_up, call.interrupt, ask, |_| stands());
         let is_granted = matches!(answered, Ok((Attempt::Granted { .. }, _)));
-        // `_report` reports on drop, after the level is entered, because an observer may drop a guard of this
-        // hold.
+        // `_report` reports on drop, after the level is entered: an observer may drop a guard of this hold.
         let _report =
             answered.as_ref().ok().map(|_| self.reporter.request_report("acquire", sent, &self.clock, None));
         let mut stands = stands();

@@ -74,7 +74,6 @@ enum Step {
 }
 
 impl World {
-    /// A world without holds and waits.
     fn new(fault: Fault) -> World {
         let worker = |at: usize| Worker { number: at as u64 + 1, wait: None, is_dead: false };
         World {
@@ -359,7 +358,7 @@ fn search(
 }
 
 /// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for the next
-/// thread's lock, as entries say. If all of them wait, there is a cycle.
+/// thread's lock. The entries show all that. If all threads wait, there is a cycle.
 fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     let mut world = World::new(fault);
     (0..members).for_each(|at| world.go(Step::Acquire(at, at)));

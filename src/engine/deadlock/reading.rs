@@ -234,7 +234,8 @@ pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
 impl View for Reading<'_> {
     fn holders(&mut self, wait: &Wait) -> Vec<Owner> {
         let mut holders = self.held_here(wait);
-        // Except for writers, a hold of this process excludes all others.
+        // A hold of this process excludes all others, so the store is not asked. Only a writer may wait for
+        // several.
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }

@@ -249,8 +249,8 @@ static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read before the count: a connection that ends in between raises the count, as a recall
-        // does.
+        // `is_up` is read before the count: a connection that ends in between raises the count, like a
+        // recall.
         let recalls =
             self.beside.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }

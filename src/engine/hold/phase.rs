@@ -114,7 +114,7 @@ impl Listener {
     pub(super) fn end(self, loss: Option<&Loss>, reporter: &Reporter) {
         match (self, loss.cloned()) {
             (Listener::Channel(_), None) => {}
-            // The channel has room for one message; its receiver may be gone.
+            // The channel has room for the one message, so an error only means that its receiver is gone.
             (Listener::Channel(sender), Some(loss)) => drop(sender.try_send(loss)),
             (Listener::OnLost(callback), Some(loss)) => reporter.run_later(move || callback(&loss)),
             (Listener::OnLost(callback), None) => reporter.drop_later(callback),

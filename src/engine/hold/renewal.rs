@@ -8,8 +8,8 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: none
-    /// is due or wanted.
+    /// The claim of a renewal, which is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: the
+    /// hold needs no renewal now.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
             let claim = state.renewal(now);

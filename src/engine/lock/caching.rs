@@ -163,7 +163,8 @@ impl Caching {
 }
 
 impl<H: Handle, W: Waits, X> Machine<H, W, X> {
-    /// Caches a hold whose last level has ended, if the rules allow it: in a time slice only `by_time_slice`.
+    /// Caches a hold whose last level has ended, if the rules allow it. `by_time_slice`: also for a time
+    /// slice, not only until a recall.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
         let waiting = self.queue.tickets.len();
         // At most one hold of a lock is cached, handed off or being released at a time.
@@ -195,8 +196,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// Reuses a cached hold, and returns the new level; `None`: the hold must be released. A time slice goes
-    /// on even if others want the lock. `caches`: the call may cache the hold until a recall. `may_use`: the
-    /// call can use this hold; the flag is true for a hold that is cached until a recall.
+    /// on even if others want the lock. `caches`: the call may cache the hold until a recall. `may_use`
+    /// decides whether the call can use the hold; its flag says that the hold is cached until a recall.
     pub(super) fn reuse(
         &mut self,
         serial: u64,

@@ -1,4 +1,4 @@
-//! A hold that hears, which means that it learns of waiters: when it is checked, and when its callbacks run.
+//! A hold that *hears* learns of waiters. This file decides when it is checked, and when its callbacks run.
 
 use std::time::Duration;
 

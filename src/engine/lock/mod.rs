@@ -246,7 +246,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// The waiter is about to sleep. `is_open`: the lock may be handed to it. `for_head`: it sleeps until it
-    /// is the head. `false`: it must not sleep, because something has changed since it last checked.
+    /// is the head. `false`: something has changed since the waiter last checked, so it must not sleep.
     pub(crate) fn sleep(&mut self, id: TicketId, is_open: bool, for_head: bool) -> bool {
         let Some(ticket) = self.queue.get_mut(id) else { return false };
         if std::mem::take(&mut ticket.word) || for_head && ticket.is_head {

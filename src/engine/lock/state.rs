@@ -1,7 +1,7 @@
 //! The parts of a lock's state: the holds, the local queue, and the retired owner numbers.
 //!
 //! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own, so that other waiters do
-//! not wait for a head that sleeps for its back-off. A hand-off goes to the first waiter of either kind.
+//! not wait for a head that sleeps for its back-off. A hand-off goes to the first waiter of either sort.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -265,8 +265,8 @@ impl<W: Waits> Queue<W> {
         self.tickets.push_back(Ticket { id, waiter, spins, is_head, is_asleep, woken_after_hand_off, word });
     }
 
-    /// Removes and returns a waiter. If it was a head, the next of its kind becomes the head and is woken. A
-    /// new head attempts first, so no wake-up of the last head is lost.
+    /// Removes and returns a waiter. If the waiter was a head, the next of its sort (spinning or not) becomes
+    /// the head and is woken. A new head attempts first, so no wake-up of the old head is lost.
     pub(crate) fn leave(&mut self, id: TicketId) -> Option<Ticket<W>> {
         let at = self.tickets.iter().position(|ticket| ticket.id == id)?;
         let left = self.tickets.remove(at)?;
@@ -277,7 +277,7 @@ impl<W: Waits> Queue<W> {
             next.is_head = true;
             next.tell();
         }
-        // The head of the other kind may wait for a hand-off to the waiter that left.
+        // The head of the other sort may be waiting for the end of a hand-off to the waiter that left.
         if at == 0
             && let Some(first) = self.tickets.front_mut()
             && first.spins != left.spins

@@ -131,7 +131,7 @@ fn no_thread_waits_for_its_clients_cached_hold() {
     });
 }
 
-/// As above, but other clients are in the wait queue, so that holds are also cached for time slices.
+/// Other clients are in the wait queue, so that holds are cached for time slices too.
 #[test]
 fn caching_beside_a_wait_queue_leaves_no_waiter_asleep() {
     for threads_each in [1, 2] {

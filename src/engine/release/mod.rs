@@ -116,8 +116,7 @@ impl Engine {
             },
         };
         if may_cache {
-            // The thread waited for the answer until now, so the time in which it comes back "at once" begins
-            // now.
+            // The thread has waited for the answer, so the time in which it comes back "at once" begins now.
             let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
             hold.local.state().caching.note_return(thread, now);
         }

@@ -33,8 +33,8 @@ impl Waiting<'_> {
         self.release_watch.note_heard();
         let (claim, engine) = (self.next_claim()?, self.engine);
         if heard.is_none() && self.waits {
-            // If other waiters have subscribed, perhaps at a new home node, counts their messages so far:
-            // `listen` compares the count, to notice a message that came since.
+            // This waiter has no subscription yet, but others here may have one. `listen` compares the count
+            // of their messages, so it notices a message that comes in between.
             let count = engine.store.message_count(&claim);
             (self.listening.unheard, self.listening.message_count) = (count, count);
         }
@@ -179,7 +179,8 @@ impl Waiting<'_> {
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
-    /// Sleeps for `poll`, or for `at_most` if that is shorter: then the store may have something new.
+    /// Sleeps for `poll`, or only for `at_most` if that is shorter: afterwards the store may answer
+    /// differently.
     pub(super) fn sleep_for(&self, poll: Duration, at_most: Option<Duration>) -> Step {
         Step::Sleep(self.engine.clock.after(at_most.map_or(poll, |most| most.min(poll))))
     }

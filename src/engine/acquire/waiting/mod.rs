@@ -121,8 +121,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Makes the attempt join no queue in the store. The caller may have a place there already, if it
-    /// `keeps_place`; such a place is left on drop.
+    /// The attempt joins no queue in the store. `keeps_place`: the caller has a place there already, which it
+    /// leaves on drop.
     pub(crate) fn ask_once(&mut self, queue_mode: QueueMode, keeps_place: bool) {
         (self.wait_mode, self.waits) = (WaitMode::new(queue_mode, true), keeps_place);
     }

@@ -205,8 +205,7 @@ fn random_world(seed: &mut u64) -> Setup {
         cycles: 3,
         faults,
         reenters: coin(),
-        // With `all_ask` each waiter would need a place in the store's queue, but the queue has one for each
-        // client.
+        // With `all_ask` each waiter would need a place in the store's queue, which has one for each client.
         gives_up: !all_ask && coin(),
         tries: !all_ask && coin(),
         forces: coin() && coin(),

@@ -83,7 +83,6 @@ pub(super) struct User {
     pub(super) at: At,
     pub(super) cycles: u8,
     pub(super) levels: u8,
-    /// The thread's hold.
     pub(super) held: Option<Id>,
     pub(super) is_woken: bool,
     /// Whether a message came since the thread last asked.
@@ -123,8 +122,9 @@ pub(super) enum Cleaning {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Client {
     pub(super) lock: Lock,
-    /// By thread: its present owner number in `numbers`; the last fresh number of a single wait in `unbound`.
+    /// By thread: its present owner number.
     pub(super) numbers: Vec<Number>,
+    /// By thread: the last fresh number of a single wait.
     pub(super) unbound: Vec<Number>,
     /// The number of holds so far.
     pub(super) grants: u64,
