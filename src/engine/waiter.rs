@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_waiter_is_reported_once_per_owner_number() {
+    fn a_waiter_counts_as_new_once_per_owner_number() {
         let mut waiter = LocalWaiter::default();
         let sleeper = |number| Sleeper {
             number,

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadlock_through_the_same_clients_reader_is_found() {
+    fn a_writer_waiting_for_its_own_clients_reader_closes_a_cycle() {
         let reads = |client| {
             let mut stuck = crossed(client);
             stuck.waits[0].shown.published.as_mut().unwrap().kind = Kind::Write.label().to_owned();

@@ -253,7 +253,7 @@ fn a_hold_is_renewed_while_any_reentry_asks_for_renewal() {
 }
 
 #[test]
-fn a_multi_locks_explicitly_leased_hold_is_not_renewed() {
+fn an_explicit_lease_is_renewed_only_until_its_group_is_acquired() {
     let start = ManualClock::new().now();
     let short = LEASE / 30;
     let cached = hold(Lease::Kept(short), start);
@@ -389,7 +389,7 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
 }
 
 #[test]
-fn a_hold_after_an_unanswered_request_is_not_cached() {
+fn an_unanswered_request_prevents_caching_until_a_recall() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is under way concerns no other hold");

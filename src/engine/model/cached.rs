@@ -7,7 +7,7 @@ use crate::engine::hold::LocalLock;
 /// Threads drop guards and reuse the hold within time slices, while other calls interfere and time passes.
 /// One thread at a time has the lock, and each thread gets it.
 #[test]
-fn caching_for_milliseconds_leaves_no_waiter_asleep() {
+fn time_slices_leave_no_waiter_asleep() {
     for (threads_each, trouble) in [(1, 0), (2, 1)] {
         check(move || turns(threads_each, trouble));
     }

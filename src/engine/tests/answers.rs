@@ -5,7 +5,7 @@ use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::lock::Next;
 
 #[test]
-fn an_expired_lock_is_not_reported_as_released() {
+fn a_lost_release_answer_counts_as_success_only_within_the_lease() {
     let lease = Duration::from_secs(10);
     let (store, clock, engine, name) = standing(scripted());
     for takes in [Duration::ZERO, lease] {
@@ -17,9 +17,8 @@ fn an_expired_lock_is_not_reported_as_released() {
             later.advance(takes);
             not_held()
         });
-        // Moving the clock ends the pause between two requests.
-        let step = || clock.advance(Duration::from_millis(20));
-        let released = while_called(|| release(&engine, &mine), step);
+        let end_pause = || clock.advance(Duration::from_millis(20));
+        let released = while_called(|| release(&engine, &mine), end_pause);
         // Within the lease only the first request can have freed the lock. Later, the lease may have ended.
         assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
     }
@@ -159,7 +158,7 @@ fn a_lease_below_the_answer_time_is_an_error() {
 fn a_reentry_refused_after_the_retry_timeout_is_not_repeated() {
     let (store, clock, engine, name) = standing(scripted());
     let (later, retry_timeout) = (clock.clone(), engine.options.retry_timeout);
-    let step = || clock.advance(Duration::from_millis(20)); // ends a pause between two requests
+    let end_pause = || clock.advance(Duration::from_millis(20));
     let reenter = || {
         let outer = lock(&engine, &name);
         store.attempts.say(move || {
@@ -169,7 +168,7 @@ fn a_reentry_refused_after_the_retry_timeout_is_not_repeated() {
         let inner = acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop);
         release(&engine, &outer).and(inner)
     };
-    assert_eq!(while_called(reenter, step).unwrap_err().kind(), refusal().kind());
+    assert_eq!(while_called(reenter, end_pause).unwrap_err().kind(), refusal().kind());
     assert_eq!(store.attempts.count(), 2);
 }
 
@@ -339,7 +338,7 @@ fn an_explicit_lease_ends_on_time() {
 }
 
 #[test]
-fn a_hanging_renewal_leaves_time_for_another() {
+fn a_hanging_renewal_leaves_time_for_another_try() {
     let lease = Duration::from_secs(3);
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -394,7 +393,7 @@ fn a_dropped_guard_whose_lock_is_gone_reports_a_loss() {
 }
 
 #[test]
-fn undoing_a_request_ends_before_the_next_renewal_is_due() {
+fn a_hanging_clean_up_leaves_time_for_renewals() {
     let lease = Duration::from_secs(3);
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -601,7 +600,7 @@ fn a_hold_is_at_risk_between_failed_and_repeated_renewal() {
 
 /// On a busy machine a thread may not run for a long time while it has a lock's mutex.
 #[test]
-fn a_thread_that_stops_within_one_lock_delays_no_other_renewal() {
+fn a_thread_stopped_with_a_locks_mutex_delays_no_other_renewal() {
     let options = Options { directory: false, ..Options::default() };
     let (store, clock, engine, _) = standing_with(options, scripted());
     let held: Vec<_> = (0..3).map(|n| lock(&engine, &named(&n.to_string()))).collect();
@@ -645,7 +644,7 @@ fn attempts_to_undo_an_unanswered_request_become_rarer() {
 
 /// A late request can affect only the lock that was lost, so a grant of another lock counts.
 #[test]
-fn only_another_plain_locks_grant_counts_during_a_loss() {
+fn only_another_plain_lock_is_granted_under_a_lost_holds_number() {
     let (store, engine, name) = running(scripted());
     let other = named("b");
     let reporter = Arc::clone(&engine.reporter);

@@ -162,9 +162,8 @@ fn a_multi_locks_unanswered_releases_share_one_retry_timeout() {
     // The watchdog stands still, so that it cleans up later.
     engine.stand_still(true);
     engine.ends_badly();
-    // Moving the clock ends the pauses between requests.
-    let step = || clock.advance(Duration::from_millis(20));
-    let released = while_called(|| leave_all("unlock", group.into()), step);
+    let end_pause = || clock.advance(Duration::from_millis(20));
+    let released = while_called(|| leave_all("unlock", group.into()), end_pause);
     assert!(released.unwrap_err().outcome_unknown());
     assert_eq!(store.releases.left(), 1, "the second release was repeated too");
 }
@@ -402,7 +401,7 @@ fn an_expired_write_lock_ends_while_an_observer_sees_its_threads_read() {
 
 /// A reader that lets writers go first has no place in the store's queue, so it has none to leave.
 #[test]
-fn only_readers_without_writers_first_queue_in_the_store() {
+fn writers_first_readers_do_not_queue_in_the_store() {
     for writers_first in [false, true] {
         let store = MemoryStore::new();
         let [client, other] = [(); 2].map(|()| crate::LockClient::in_memory_with(&store));
@@ -542,7 +541,7 @@ fn expired_holds_are_not_chosen_for_renewal() {
 
 /// Slow clean-ups are always due. The watchdog must still search for deadlocks and write the entry.
 #[test]
-fn undoing_slow_requests_leaves_time_for_renewals_and_deadlock_searches() {
+fn slow_clean_ups_leave_time_for_renewals_and_deadlock_searches() {
     let lease = Duration::from_secs(9);
     let options = Options { lease, ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, Scripted { has_directory: true, ..scripted() });
@@ -615,7 +614,7 @@ fn the_watchdog_sleeps_during_a_wait_on_a_store_without_directory() {
 
 /// Searches of other clients rely on the waits in an entry.
 #[test]
-fn the_client_waits_until_the_directory_shows_its_waits() {
+fn the_client_awaits_only_directory_writes_that_name_a_wait() {
     let options = Options { detect_deadlocks_after: Duration::from_millis(100), ..Options::default() };
     let store = Scripted { has_directory: true, ..scripted() };
     during_a_wait(options, store, |engine, store| {

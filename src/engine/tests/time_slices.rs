@@ -83,7 +83,7 @@ fn reacquiring_a_cached_lock_within_milliseconds_sends_no_request() {
 }
 
 #[test]
-fn unlock_of_an_unused_cached_hold_says_not_held() {
+fn a_cached_hold_counts_as_not_held() {
     let turn = InSlice::ended();
     assert!(turn.engine.own_hold(&turn.local).is_none());
     assert_eq!((turn.engine.stats().holds, turn.engine.registry.uses(9, turn.clock.now()).0.len()), (0, 0));
@@ -163,7 +163,7 @@ fn a_thread_that_relocks_while_its_cached_hold_is_released_gets_a_new_owner_id()
 }
 
 #[test]
-fn dropping_a_lost_guard_keeps_the_next_cached_hold() {
+fn dropping_a_lost_guard_leaves_the_threads_next_hold_cached() {
     let turn = InSlice::begin();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     turn.store.forget();
@@ -256,7 +256,7 @@ fn condition_waits_shutdowns_and_passed_time_leave_no_cached_hold() {
 }
 
 #[test]
-fn unlock_ends_the_time_for_caching_despite_local_waiters() {
+fn unlock_ends_the_time_slice_despite_local_waiters() {
     let turn = InSlice::begin();
     let _spins = turn.local.join(true);
     release(&turn.engine, &turn.guard).unwrap();

@@ -208,7 +208,7 @@ fn waiting_threads_of_one_client_share_its_cached_time_equally() {
 }
 
 #[test]
-fn a_paused_process_may_cache_a_lock_longer_once() {
+fn time_lost_to_a_stall_extends_the_next_time_slice_once() {
     for (paused, until) in [(100, 1000), (700, 1700), (9000, 2000)] {
         let mut one = in_time_slice(64, 8);
         assert!(is_cached(&mut one, 0, at(0)));
@@ -221,7 +221,7 @@ fn a_paused_process_may_cache_a_lock_longer_once() {
 }
 
 #[test]
-fn an_unused_cached_hold_is_released() {
+fn an_idle_cached_hold_is_released_within_its_time_slice() {
     let mut one = in_time_slice(64, 8);
     assert_eq!(one.end_use(true, 0, at(10)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(309), at(310)));
@@ -249,7 +249,7 @@ fn an_unused_cached_hold_is_released() {
 }
 
 #[test]
-fn an_unused_cached_hold_is_released_when_its_time_ends() {
+fn a_cached_hold_is_released_when_its_time_slice_ends() {
     let mut one = in_time_slice(64, 8);
     one.lock.caching.last = at(900);
     assert_eq!(one.end_use(true, 0, at(950)), Some(CachedFor::TimeSlice));
@@ -267,7 +267,7 @@ fn a_thread_that_comes_back_late_is_marked_down_once_for_caching() {
 }
 
 #[test]
-fn the_hold_time_restarts_when_a_lock_passes_between_threads() {
+fn only_the_last_threads_hold_time_decides_about_caching() {
     let mut one = in_time_slice(32, 8);
     one.lock.caching.pass_on(at(1000));
     assert!(is_cached(&mut one, 0, at(1010)));
@@ -364,7 +364,7 @@ fn a_hold_already_wanted_when_granted_is_not_cached() {
 }
 
 #[test]
-fn a_cached_hold_is_reused_for_milliseconds_despite_waiters() {
+fn a_time_slice_allows_reuse_despite_a_recall() {
     let mut one = granted();
     (one.lock.caching.score, one.lock.caching.ends) = (MOST, Some(ms(9)));
     recall(&mut one);
@@ -475,7 +475,7 @@ fn recalls_pause_caching_only_within_100_ms_of_each_other() {
 }
 
 #[test]
-fn other_holds_do_not_affect_the_cached_one() {
+fn events_of_other_holds_do_not_affect_a_cached_hold() {
     let mut one = granted();
     assert!(stays(&mut one, ms(1)));
     let now = one.at(ms(2));
@@ -505,7 +505,7 @@ fn the_end_of_the_client_leaves_nothing_cached() {
 }
 
 #[test]
-fn a_release_during_a_renewal_retires_its_owner_number() {
+fn a_release_during_a_renewal_retires_the_holds_owner_number() {
     let mut one = granted();
     one.own().levels.add(Lease::Renewed);
     assert!(one.own().begin_renewal(true));

@@ -164,7 +164,7 @@ fn a_clients_last_waiter_gives_up_its_queue_place_once() {
 }
 
 #[test]
-fn one_message_cancels_one_sleep_of_its_waiter() {
+fn a_change_cancels_one_sleep_of_its_waiter() {
     let mut lock = lock();
     lock.queue.nudge();
     assert_eq!([(); 2].map(|()| lock.sleep(FIRST, true, false)), [false, true]);
