@@ -228,7 +228,7 @@ impl ManualClock {
                 }
             }
             for (id, waker) in &state.wakers {
-                // Does not wake a service that sleeps beyond this step, and has nothing to do before.
+                // A service that sleeps beyond this step has nothing to do before, so it is not woken.
                 let sleeps_on = |(service, until): &(u64, Option<Moment>)| service == id && until.is_some();
                 if !state.services.iter().any(sleeps_on) {
                     waker.wake();

@@ -181,8 +181,8 @@ impl Core {
     /// Handles the answer to a renewal that was sent at `sent`. Returns whether the answer is the first sign
     /// that the hold is lost.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
-        // The hold has ended meanwhile. A server that received the renewal after the release has restored the
-        // hold, and must remove it again.
+        // If the hold has ended meanwhile: a server that received the renewal after the release has restored
+        // the hold, and must remove it again.
         if !hold.stands(self.clock.now())
             && let Some(majority) = &self.store.capabilities.majority
         {
@@ -372,8 +372,8 @@ impl StoreCell {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // While this thread waited for the mutex, another one failed to connect. Both return this error, so
-        // that callers do not try and fail one after the other.
+        // If another thread failed to connect while this one waited for the mutex, both return its error:
+        // callers should not try and fail one after the other.
         if let Some((_, error)) = last.as_ref().filter(|(at, _)| *at > begun) {
             return Err(error.copy());
         }

@@ -291,8 +291,7 @@ mod tests {
     fn no_further_connection_is_tried_after_the_deadline() {
         let pool = pool(false, false, vec![1, 2, 3, 4]);
         assert!(pool.lend(Rank::Request, Clock::System.now()).is_err());
-        // One ping before the attempt to connect, and one after it.
-        assert_eq!(*pool.connector.pings.lock(), 2);
+        assert_eq!(*pool.connector.pings.lock(), 2, "one ping before the attempt to connect, one after it");
         assert!(pool.lend(Rank::Request, Clock::System.after(Duration::from_secs(60))).is_err());
         assert_eq!(*pool.connector.pings.lock(), 4, "each connection is tried before the deadline");
     }

@@ -234,8 +234,7 @@ pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
 impl View for Reading<'_> {
     fn holders(&mut self, wait: &Wait) -> Vec<Owner> {
         let mut holders = self.held_here(wait);
-        // A hold of this process excludes all others, so the store is not asked. Only a writer may wait for
-        // several.
+        // A hold here excludes others, so the store is not asked. Only a writer may wait for several holders.
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }

@@ -249,8 +249,7 @@ static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read before the count: a connection that ends in between raises the count, like a
-        // recall.
+        // `is_up` is read first: a connection that ends before the count is read raises it, like a recall.
         let recalls =
             self.beside.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }

@@ -321,7 +321,7 @@ impl Hold {
         }
         let until = self.until();
         let is_at_risk = self.with(|state| {
-            // Less than half a lease is left, because the renewal is late.
+            // Only a late renewal leaves less than half a lease.
             let is_late = state.renewal_has_failed || until.since(now) < self.renewed_lease() / 2;
             is_late && state.is_renewed()
         });

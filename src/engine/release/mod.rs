@@ -102,7 +102,7 @@ impl Engine {
             }
             // A dropped guard waits for the answer in two cases only (next arm). After an inner level, the
             // count must be right before the thread's next request. If other processes go first, the answer
-            // says whether any listens.
+            // says whether any of them listens.
             Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {
                 self.core.leave_later(hold, next, begun, None);
                 Ok(())

@@ -423,7 +423,7 @@ fn a_paused_client_revives_no_expired_hold() {
     let (store, clock, engine, name) = standing(scripted());
     for way in 0..4 {
         store.forget();
-        // As in a group, whose locks `prolong` extends.
+        // Way 3 is that of a group, whose locks `prolong` extends.
         let asked = if way == 3 { Lease::Kept(lease) } else { Lease::Fixed(lease) };
         let mine = acquire(&engine, &name, ONCE, asked).unwrap().unwrap();
         let level = || LevelRelease {

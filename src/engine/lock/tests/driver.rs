@@ -471,7 +471,7 @@ impl<'a> Step<'a> {
     fn sent(&mut self, effect: Effect) {
         match effect {
             Effect::HandOff { from, .. } => drop(self.lock().sent(from.serial)),
-            // Releases for which no thread waits, of dropped guards and cached holds.
+            // No thread waits for this release, of a dropped guard or a cached hold.
             Effect::Release { id, left: 0, waits: false } => drop(self.lock().remove(id.serial, None)),
             _ => {}
         }

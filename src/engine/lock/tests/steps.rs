@@ -201,8 +201,7 @@ impl World {
             unanswered.into_iter().partition(Request::is_settled_by_others);
         let unanswered = |request| (request, (Said::Unknown, 0));
         self.clients[c].answers.extend(waited.into_iter().map(unanswered));
-        // Before the client connects again, it handles the missing answers to releases for which no thread
-        // waits.
+        // Before it connects again, the client treats its unawaited releases as unanswered.
         settled.into_iter().try_for_each(|request| self.read(setup, c, unanswered(request)))
     }
 

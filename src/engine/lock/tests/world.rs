@@ -263,8 +263,7 @@ impl World {
                 Effect::HandOff { to, .. } => client.users[to].at == At::Receiving,
                 _ => true,
             };
-            // The client handles the answer to a release for which no thread waits before it reads any later
-            // answer.
+            // A client handles the answer to an unawaited release before it reads any later answer.
             if is_read && !client.answers[..i].iter().any(|(earlier, _)| earlier.is_settled_by_others()) {
                 out.push(Action::Read(c, i));
             }
