@@ -181,8 +181,8 @@ impl Core {
     /// Handles the answer to a renewal that was sent at `sent`. Returns whether the answer is the first sign
     /// that the hold is lost.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
-        // If the hold has ended meanwhile: a server that received the renewal after the release has restored
-        // the hold, and must remove it again.
+        // The hold may have ended meanwhile. Then a server that received the renewal after the release has
+        // restored the hold, and must remove it again.
         if !hold.stands(self.clock.now())
             && let Some(majority) = &self.store.capabilities.majority
         {

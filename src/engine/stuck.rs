@@ -125,8 +125,7 @@ impl Registry {
             for ticket in local.queue.tickets.iter() {
                 awaited.insert(key.name.key());
                 let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
-                // A hold is entered before its waiter leaves the queue: this waiter may be the holder
-                // already.
+                // A hold is entered before its waiter leaves the queue, so this waiter may be the holder.
                 let is_granted = |state: &State| {
                     let is_own = state.keeper() == Some(one.thread.id()) || state.number == one.number;
                     is_own && !state.is_cached() && state.hold.stands(now)

@@ -48,7 +48,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 
 impl Timer {
     /// Handles everything that is due, checks connections, and returns when to continue. A check for which a
-    /// hold woke the timer (`woken_for`) stays planned after that hold's end: the next hold need not wake it.
+    /// hold woke the timer (`woken_for`) stays planned after that hold's end, so the next hold need not wake
+    /// the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());

@@ -20,7 +20,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
     pub(crate) sleeper: Option<Sleeper>,
-    // Boxed, because each acquire moves a waiter into the queue and out of it, and few ever sleep.
+    // `offer` and `handed` are boxed: each acquire moves a waiter into the queue and out, and few ever sleep.
     pub(crate) offer: Option<Box<Claim>>,
     pub(crate) handed: Option<Box<PendingHandoff>>,
 }

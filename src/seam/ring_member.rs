@@ -16,7 +16,7 @@ pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Marked<T> {
     Under(T),
-    /// The node did nothing, because its mark is this different one; empty: the node has no mark.
+    /// The node did nothing, because it has this other mark; empty: it has no mark.
     Other(String),
 }
 

@@ -197,8 +197,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Whether this reader must wait for a waiting writer: it lets writers go first, or the writer has waited
-/// long, or the store has one queue, in which the reader is not first.
+/// Whether this reader must wait for a waiting writer: the reader lets writers go first, the writer has
+/// waited long, or the store has one queue, in which the reader is not first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.record.writers_first && seen.writers_wait || seen.a_writer_waits_long {
         return true;

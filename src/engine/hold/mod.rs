@@ -167,7 +167,8 @@ impl Hold {
         self.fence.get().copied()
     }
 
-    /// The first token stays: the outer level may have written with it, and a newer one would outdate that.
+    /// Keeps the first token: the outer level may have written with it, and a resource that sees a newer
+    /// token rejects the older one.
     pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         if let Some(fence) = fence {
             self.fence.get_or_init(|| fence);

@@ -449,8 +449,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
 
     /// Records a loss. `false`: the hold was lost before, or is being released, so that only the store knows.
     /// Retires the number, because a request under it may be on its way, and the guard may still try to
-    /// release. At the client's end the client itself releases, so a number stays unless it is in doubt: the
-    /// thread uses it in other clients too.
+    /// release. A client that ends releases the hold itself, so the number is retired only if it is in doubt:
+    /// the thread uses the number in other clients too.
     pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.stage != Stage::Lost) else { return false };
         let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());

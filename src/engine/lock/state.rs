@@ -142,8 +142,8 @@ impl<H: Handle> HoldState<H> {
         ((until_recall || by_time_slice) && is_sound).then_some(by_time_slice)
     }
 
-    /// A request was confirmed at `now`: moves the end of the window to `until`, unless it is later already.
-    /// `false`: the window had ended before, which a thread may have seen.
+    /// A request was confirmed at `now`: moves the end of the window to `until`, but never back. `false`: the
+    /// window had ended before, which a thread may have seen.
     pub(crate) fn confirm(&mut self, until: Moment, now: Moment) -> bool {
         let is_in_time = now < self.until;
         self.until = self.until.max(until);
@@ -151,7 +151,8 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Notes that a renewal is about to be sent: a release now retires the number. `false`: do not send it.
+    /// Notes that a renewal is about to be sent: from now on a release retires the number. `false`: do not
+    /// send the renewal.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way

@@ -17,8 +17,7 @@ fn turns(threads_each: usize, trouble: usize) {
     let crowd =
         Crowd::start(threads_each, trouble, Exchange { has_queue: true, ..Exchange::default() }, |client| {
             (0..2).for_each(|_| client.turn());
-            // Releases the cached hold, because time may stand still by now, and nothing else would release
-            // it.
+            // Releases the cached hold. Time may stand still by now, so nothing else would release it.
             drop(client.lock().is_locked());
         });
     // Six steps end a time slice. Without faults, the steps are too short for a time-out.

@@ -464,7 +464,7 @@ fn a_multi_locks_lease_starts_at_the_request() {
     assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "counted from the request");
 }
 
-/// The waiter lets others go first after its own release, and its time is over before it goes on.
+/// While the waiter lets others go first after its own release, its time runs out.
 #[test]
 fn an_overdue_wait_still_makes_one_attempt() {
     let (store, clock, engine, name) = standing(notifying());

@@ -62,7 +62,7 @@ fn a_client_lets_others_go_first_only_once() {
     again.expect("it let a client go first that had its turn already").unwrap();
 }
 
-/// The timer stands still, because it would notice the end first.
+/// The timer stands still, because it would notice the hold's end first.
 #[test]
 fn a_late_renewal_revives_nothing_and_is_undone() {
     let (store, clock, engine, name) = standing(scripted());

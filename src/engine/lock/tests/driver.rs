@@ -493,7 +493,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The outcome of a hand-off. A releaser that waits learns it later; else the reader handles it.
+    /// The outcome of a hand-off. A releaser that waits learns it later; otherwise the thread that reads the
+    /// answer handles the outcome.
     fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
         if waits {
             self.client.users[from.thread()].outcome = Some(answer);

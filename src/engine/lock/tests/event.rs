@@ -27,8 +27,8 @@ pub(super) enum Event {
 /// check: 1 if any client waits.
 pub(super) type Answer = (Said, u32);
 
-/// The store's answer about a number: it has the lock; it has not; the request was refused and changed
-/// nothing; or there is no answer.
+/// The store's answer about a number: the number has the lock; it has not; the request was refused and
+/// changed nothing; or there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Said {
     Yes,
@@ -58,7 +58,8 @@ pub(super) enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Request {
     pub(super) effect: Effect,
-    /// When it was sent, if that matters; otherwise zero, so that states do not differ by it.
+    /// When the request was sent, if that matters; otherwise zero, so that states do not differ by this
+    /// moment.
     pub(super) sent: Moment,
 }
 

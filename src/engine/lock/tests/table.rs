@@ -8,7 +8,7 @@ use super::world::{At, Client, NOW, NUMBERS, World};
 use super::*;
 use crate::time::Lease;
 
-/// The stages of a lock, as the table names them, by its hold that is not lost.
+/// The table's names for the stage of a lock, which is the stage of its hold that is not lost.
 const STAGES: [&str; 9] = [
     "Free",
     "Held",
