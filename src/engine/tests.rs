@@ -147,7 +147,6 @@ fn lock(engine: &Engine, name: &Arc<LockName>) -> Granted {
     acquire(engine, name, FOREVER, Lease::Renewed).unwrap().unwrap()
 }
 
-/// As [`lock`], with this configuration.
 fn lock_with(engine: &Engine, name: &Arc<LockName>, config: LockConfig) -> Granted {
     let local = engine.registry.local(Kind::Mutex, name);
     let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
@@ -174,7 +173,6 @@ fn has_word(place: &QueuePlace) -> bool {
     place.local.state().queue.get_mut(place.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
 }
 
-/// This thread as a waiter.
 fn sleeper(engine: &Engine) -> Sleeper {
     let (thread, since) = (ThreadMarker::current(), engine.clock.now());
     let (number, kind) = (thread.number(), Kind::Mutex);
@@ -476,7 +474,6 @@ fn a_blocked_shutdown_fails_in_time() {
     thread::scope(|scope| {
         let trying = scope.spawn(|| acquire(&engine, &name, ONCE, Lease::Renewed).map(drop));
         has_begun.recv().unwrap();
-        // The attempt takes longer than its deadline.
         assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);

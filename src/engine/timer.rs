@@ -48,8 +48,7 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 
 impl Timer {
     /// Handles everything that is due, checks connections, and returns when to continue. A check for which a
-    /// hold woke the timer (`woken_for`) stays planned after that hold's end, so the next hold need not wake
-    /// the timer.
+    /// hold woke the timer (`woken_for`) stays planned after that hold's end, for the next hold.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());

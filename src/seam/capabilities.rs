@@ -169,8 +169,7 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the queue. Then later holds use the client's id for clients
-    /// without a queue.
+    /// Whether the server refuses to notify the queue. Then later holds use the client's id without queue.
     fn is_refused(&self) -> bool {
         false
     }

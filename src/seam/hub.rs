@@ -158,8 +158,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // The thread signals just before it ends, and not again. So the wait is short, in case it missed
-            // the signal.
+            // The thread signals once, just before its end, so the wait is short, in case that was missed.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);

@@ -45,8 +45,7 @@ use crate::time::Moment;
 /// How long a store remembers requests, to carry out none twice. A client repeats one only within seconds.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// How long a waiter of a fair lock or condition keeps its place after an attempt. The next attempt comes
-/// within 1.2 s.
+/// How long a waiter for a fair lock or condition keeps its place; it attempts again within 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts

@@ -166,8 +166,7 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// The connection that returns to the pool when the place is dropped. `None` during a request, so that a
-    /// panic closes the connection.
+    /// The connection that goes back when the place is dropped. `None` during a request: a panic closes it.
     back: Option<C::Link>,
     /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,

@@ -99,8 +99,7 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// Whether readers of a read-write lock let waiting writers go first.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires its lock after it waited for a condition. No search for deadlocks ends
-    /// such a call.
+    /// Whether the call reacquires its lock after a wait for a condition. No search for deadlocks ends it.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) no_time_slices: bool,

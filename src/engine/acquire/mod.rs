@@ -243,16 +243,14 @@ impl Engine {
         if in_doubt {
             hold.retire_owner_on_end(); // the late request must not change the next hold's count
         }
-        // Without an answer, or after a grant that came too late, the store may count this level. So it is
-        // cleaned up.
+        // Without an answer, or after a late grant, the store may count this level, so it is cleaned up.
         if !stands && (in_doubt || is_granted) {
             self.clean_up(claim, sent.plus(asked).plus(timeout), self.clock.now());
         }
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // A re-entry of a group changes no renewals: the outer level decides whether the hold is
-                // renewed.
+                // In a group's re-entry the outer level decides whether the hold is renewed.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

@@ -96,9 +96,8 @@ impl Finder {
             return due;
         }
         core.finder_due.store(u64::MAX, Ordering::SeqCst);
-        // The clock is read after `finder_due` was reset, so this round sees what a caller wanted by setting
-        // an earlier time: the entry is due by now, or the caller's wait is in the queue. Pairs with
-        // `Core::find_by`.
+        // The clock is read after `finder_due` was reset, so this round handles what a caller has set: by now
+        // the entry is due, or the caller's wait is in the queue. Pairs with `Core::find_by`.
         let now = core.clock.now();
         let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);

@@ -34,7 +34,6 @@ enum Fault {
     NoPause,
 }
 
-/// The content of a client's entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Entry {
     wait: Option<(u64, usize)>,

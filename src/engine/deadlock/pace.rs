@@ -57,9 +57,9 @@ impl Pace {
         due.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// Plans the next search for this wait, after a search. If there is a new cycle to confirm, the next
-    /// search comes soon. If this client's entry names the wait, other clients can search for it too, and the
-    /// pauses double.
+    /// Plans the next search for this wait, after a search. If there is a new cycle to confirm, it comes
+    /// soon. If this client's entry names the wait, other clients can search for it too, and the pauses
+    /// double.
     pub(super) fn searched(&mut self, id: u64, has_new_cycle: bool, is_named: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             due.rank = if has_new_cycle { Rank::Urgent } else { Rank::Again };

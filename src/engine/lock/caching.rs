@@ -49,8 +49,7 @@ const SLICES: Duration = Duration::from_millis(64);
 const SHORT: Duration = Duration::from_micros(500);
 /// A thread that asks again within this time comes back "at once".
 pub(super) const AT_ONCE: Duration = Duration::from_micros(200);
-/// Two recalls within `SOON` stop caching for `PAUSE`, because clients that alternate gain nothing by
-/// caching.
+/// Two recalls within `SOON` stop caching for `PAUSE`: clients that alternate gain nothing by caching.
 const SOON: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
 /// A longer pause within a time slice means that the operating system did not run the thread.

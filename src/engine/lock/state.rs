@@ -151,8 +151,8 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Notes that a renewal is about to be sent: from now on a release retires the number. `false`: do not
-    /// send the renewal.
+    /// Notes that a renewal is about to be sent: from now on a release retires the number. `false`: send
+    /// none.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way

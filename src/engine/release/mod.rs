@@ -233,8 +233,7 @@ impl Engine {
         let outcome = self.repeat_release(hold, give_up, ask).map(|(released, in_doubt)| match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // `NotHeld` after an unanswered request means that this request freed the lock, unless the lease
-            // may have ended.
+            // Within the lease, `NotHeld` after an unanswered request means that this request freed the lock.
             Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)

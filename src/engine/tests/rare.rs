@@ -159,7 +159,6 @@ fn a_multi_locks_unanswered_releases_share_one_retry_timeout() {
         in_doubt()
     });
     store.releases.say(in_doubt);
-    // The watchdog stands still, so that it cleans up later.
     engine.stand_still(true);
     engine.ends_badly();
     let end_pause = || clock.advance(Duration::from_millis(20));

@@ -179,8 +179,7 @@ impl Waiting<'_> {
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
-    /// Sleeps for `poll`, or only for `at_most` if that is shorter: afterwards the store may answer
-    /// differently.
+    /// Sleeps for `poll`, or only for `at_most` if that is shorter: then the store may answer differently.
     pub(super) fn sleep_for(&self, poll: Duration, at_most: Option<Duration>) -> Step {
         Step::Sleep(self.engine.clock.after(at_most.map_or(poll, |most| most.min(poll))))
     }

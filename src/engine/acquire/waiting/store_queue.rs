@@ -177,8 +177,7 @@ impl Waiting<'_> {
         let is_over = now >= call.limit;
         let is_spent = now.since(since) >= engine.options.retry_timeout;
         let is_final = is_over || is_spent || !error.is_retryable();
-        // The waiters behind this one share its outage. A failure when this call's time is over says nothing
-        // about theirs.
+        // The waiters behind this one share its outage, but not the end of this call's time.
         if !is_own && !is_over {
             call.local.note_failure(Some((since, error.copy())));
             if is_final {

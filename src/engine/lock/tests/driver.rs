@@ -358,7 +358,6 @@ impl<'a> Step<'a> {
                 }
                 self.client.users[thread].held = Some(id);
                 if is_uncontended {
-                    // The waiter leaves the local queue in the same event as its grant.
                     self.lock().leave(ticket(thread));
                     return self.has_left(thread);
                 }
@@ -493,8 +492,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The outcome of a hand-off. A releaser that waits learns it later; otherwise the thread that reads the
-    /// answer handles the outcome.
+    /// The outcome of a hand-off. A releaser that waits learns it later; otherwise the reader handles it.
     fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
         if waits {
             self.client.users[from.thread()].outcome = Some(answer);

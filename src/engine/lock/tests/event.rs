@@ -5,7 +5,6 @@ use super::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
-    // A thread asks for the lock, and makes one attempt or waits.
     Want { thread: usize, caches: bool, once: bool },
     // A thread takes its next step: it checks again, falls asleep, leaves, or learns an outcome.
     GoOn(usize),
@@ -54,12 +53,10 @@ pub(super) enum Effect {
     Lost { id: Id },
 }
 
-/// A request that was sent to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Request {
     pub(super) effect: Effect,
-    /// When the request was sent, if that matters; otherwise zero, so that states do not differ by this
-    /// moment.
+    /// When the request was sent, if that matters; otherwise zero, so that more states are equal.
     pub(super) sent: Moment,
 }
 

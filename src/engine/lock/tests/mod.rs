@@ -29,7 +29,6 @@ use crate::engine::lock::tests::world::{Rules, Setup, ticks};
 /// An owner number. No retired number is used for another hold.
 type Number = u64;
 
-/// The identity of a hold in the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Id {
     serial: u64,
@@ -193,7 +192,6 @@ fn mistakes() -> Vec<(Mistake, Setup)> {
 /// More states than any small world has, and than most large ones.
 const MOST: usize = 3_000_000;
 
-/// A world for a random walk.
 fn random_world(seed: &mut u64) -> Setup {
     let mut coin = || random(seed).is_multiple_of(2);
     let all_ask = coin() && coin();

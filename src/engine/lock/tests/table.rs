@@ -283,7 +283,6 @@ pub(super) fn table(comes: impl Fn(usize, &Name) -> bool, moves: &BTreeSet<(usiz
     table
 }
 
-/// Whether a table has a row for the event.
 pub(super) fn has_row(table: &str, stage: usize, kind: &Name) -> bool {
     let row = format!("{} | {} |", STAGES[stage], kind.concat());
     table.lines().any(|line| line.starts_with(&row))
