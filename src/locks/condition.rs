@@ -195,7 +195,8 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joins the condition's queue before the release. A notifier needs the lock, so it finds this waiter.
+        // The thread joins the condition's queue while it holds the lock. Notifiers must hold the lock too,
+        // so none can miss this waiter.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
@@ -204,7 +205,7 @@ impl Condition {
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
-            // Leaves the condition's queue: this thread will not wait, and must take no notification.
+            // This thread will not wait, so a notification sent to it would be lost: it leaves the queue.
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
@@ -233,8 +234,8 @@ impl Condition {
         let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The new hold is of the same kind as the released one: the condition may be of the plain lock,
-            // and the guard of the fenced lock.
+            // The condition may be of the plain lock and the guard of the fenced lock, so the new hold's kind
+            // is that of the released hold.
             let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -254,8 +255,8 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // Releases the levels acquired so far, since the error says that the thread holds
-                    // nothing.
+                    // The error says that the thread holds nothing, so the levels acquired so far are
+                    // released.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }
@@ -301,7 +302,7 @@ impl Condition {
     }
 }
 
-/// Ends the loss channels of a hold that no other hold follows.
+/// Ends the loss channels of a released hold, after which the lock was not acquired again.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);

@@ -194,7 +194,7 @@ impl Leader {
         self.shared.stop.interrupt();
         drop(self.orders.send(LeaderCommand::Withdraw));
         if thread.thread().id() == thread::current().id() {
-            return Ok(()); // called by an observer on the candidate's own thread, which ends later
+            return Ok(()); // an observer calls on the candidate's own thread, which cannot join itself
         }
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
@@ -237,7 +237,6 @@ impl LeaderShared {
                     }
                 }
                 Err(_over) if self.is_over() => return Ok(()),
-                // The store could not be used for the client's retry time-out: try again later.
                 Err(_trouble) => self.pause(random_between(RETRY_PAUSE)),
             }
         }
@@ -286,7 +285,7 @@ impl LeaderShared {
             }
         };
         if let Some(guard) = &*self.leadership.lock() {
-            drop(guard.on_contended(report)); // fails if the hold is lost, which is reported elsewhere
+            drop(guard.on_contended(report)); // fails if the hold is lost, which `lead` notices
         }
     }
 
@@ -314,7 +313,7 @@ impl LeaderShared {
                 },
             }
         };
-        // This candidate's `term` ends before the release lets another candidate be elected.
+        // Taken before the release, so that `term()` is `None` before another candidate can be elected.
         let guard = self.leadership.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),

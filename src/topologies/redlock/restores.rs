@@ -1,8 +1,8 @@
 //! Restores: holds granted again on servers that lost them. Such a server does not count at first.
 //!
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
-//! it. Decision 0038 proves that no second majority can arise. While a server *does not count* for a hold,
-//! its answer "held" is read as "not held":
+//! it. Decision 0038 proves that no second majority can arise. At two times a server *does not count* for a
+//! hold, which means that its answer "held" is read as "not held":
 //! - from the renewal that found the hold missing there, until a renewal that began after the restore is
 //!   confirmed by a majority without this server;
 //! - while a clean-up of the hold's owner is under way there.
@@ -114,7 +114,8 @@ impl Restores {
         }
     }
 
-    /// Notes that a clean-up is finished. After the last, the server counts again: no request can come late.
+    /// Notes that a clean-up is finished. After the last clean-up no late request can arrive, so the server
+    /// counts again.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::CleaningUp(times) if *times > 1 => {
@@ -228,7 +229,7 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // The holder's process was killed, so the entry ends with the lease.
+        // Without a renewal, as after the death of the holder's process, the entry ends with the lease.
         assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
         assert!(restores.entries.lock().is_empty());
     }

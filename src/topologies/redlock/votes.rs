@@ -232,7 +232,6 @@ impl Votes<Option<Snapshot>> {
         let holder = holder.unwrap_or(&first.holder);
         let mut remaining: Vec<Option<Duration>> =
             held().filter(|seen| seen.holder == *holder).map(|seen| seen.remaining).collect();
-        // A lease without an end is sorted first, as the longest one.
         remaining.sort_unstable_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
         let remaining = remaining.get(enough - 1).or(remaining.last()).copied().flatten();
         Some(Snapshot { holder: holder.clone(), count, remaining })

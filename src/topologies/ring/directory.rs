@@ -35,9 +35,8 @@ impl RingStore {
         let view = self.view();
         let labels = || {
             let nodes = view.nodes.iter().zip(0_u32..);
-            // Does not ask nodes that were declared lost, or are in no list of this ring.
-            let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
-            kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
+            let in_use = nodes.filter(|(_, home)| view.mark(*home).is_some());
+            in_use.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };
         page_by_server(from, labels, |label, from| {
             let node = view.nodes.iter().find(|node| node.label == label);

@@ -95,7 +95,7 @@ impl From<String> for RingNode {
     }
 }
 
-// Omits the URL, which may contain a password.
+// `Debug` does not show the URL, because it may contain a password.
 debug_fields!(RingNode, |it| label: it.label, weight: it.weight);
 
 /// A numbered list of servers over which names are spread.
@@ -280,8 +280,8 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // With the same nodes, the new ring only drops earlier lists, whose holds have ended. Otherwise the
-        // new ring must name as earlier every list whose nodes may have holds.
+        // A ring with the stored ring's nodes only drops earlier lists, whose holds have ended. Other rings
+        // must name as earlier every list whose nodes may have holds.
         let is_same = stored.ring == self.ring;
         let asks_all = self.before.contains(&stored.ring)
             && stored.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
@@ -375,7 +375,7 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // The names have moved: the next ring has the same nodes, and needs no `moving_from` any more.
+        // Once the names have moved, the next ring has the same nodes, and needs no `moving_from`.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -385,7 +385,7 @@ mod tests {
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
         mark(&half.moving_from(TWO)).may_replace(&mark(&moving).to_string()).unwrap();
-        // The next move returns to the nodes of the first list.
+        // `TWO` is the new ring itself, so only `THREE` must be named.
         mark(&Ring::new(TWO).epoch(3).moving_from(THREE)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
