@@ -229,7 +229,8 @@ impl<'a> Timed<'a> {
         Ok(())
     }
 
-    /// After the deadline, reads only bytes that have arrived.
+    /// Sets the shortest read time-out, so that a read after the deadline returns only bytes that have
+    /// arrived.
     fn hurry(&self) -> io::Result<()> {
         const HARDLY: Duration = Duration::from_millis(1);
         let is_armed = self.armed.replace(HARDLY) == HARDLY;

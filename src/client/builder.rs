@@ -359,8 +359,8 @@ impl ClientBuilder {
     /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
     /// those of `replicas` replicas. Applies to the same kinds of lock as
     /// [`require_replicas`](Self::require_replicas), fails in the same way, and can be combined with it. The
-    /// time limit is the one given there, otherwise 2 s, or two thirds of the `command_timeout` if that is
-    /// less. Defaults to no such condition.
+    /// time limit is that of `require_replicas`, if it is set. Otherwise it is 2 s, or two thirds of the
+    /// `command_timeout` if that is less. Defaults to no such condition.
     ///
     /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; elsewhere [`build`](Self::build) fails.
     /// With `appendfsync everysec` a grant takes up to a second, with `always` a disk write.
@@ -424,7 +424,7 @@ impl ClientBuilder {
     /// error without a retry. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
-    /// A prefix of each lock's key, added to the result of [`map_names`](Self::map_names). Defaults to nothing.
+    /// A prefix of each lock's key, added to the result of [`map_names`](Self::map_names). Defaults to none.
     pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self =
         options.key_prefix: prefix.as_ref().to_owned();
 

@@ -150,7 +150,7 @@ impl Variables<'_> {
         match (value, self.value(&file)?) {
             (value, None) => Ok(value),
             (Some(_), Some(_)) => Err(unusable(&file, &format!("{name} is set too: set one of them"))),
-            // The path may be the secret itself, set by mistake: no error shows it.
+            // The path may be the secret itself, set by mistake, so no error shows the path.
             (None, Some(path)) => {
                 let read = if name.ends_with("PASSWORD") { read_secret } else { read_urls };
                 read(&path.into()).map(Some).map_err(|why| unusable(&file, &why))

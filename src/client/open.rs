@@ -188,7 +188,7 @@ fn open_one(
         #[cfg(feature = "zookeeper")]
         "zookeeper" => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
-            // No hold outlives its session, whose time-out the servers limit.
+            // A hold ends with its session, whose time-out the servers may have set below the lease.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
@@ -281,7 +281,7 @@ mod without_redis {
     use crate::LockClient;
 
     #[test]
-    fn an_unsupported_url_is_refused_without_its_text() {
+    fn the_error_of_an_unsupported_url_does_not_show_the_url() {
         let error = |url: &str| LockClient::connect(url).unwrap_err().to_string();
         for scheme in ["redis", "rediss-sentinel", "redis-cluster", "redis+unix"] {
             let error = error(&format!("{scheme}://u:S3CR3T@127.0.0.1:1/m"));

@@ -1,5 +1,5 @@
-//! Functions that only the program `leasehold` uses: the builder's options, for its own connections to the servers, and
-//! some of the library's functions.
+//! Functions that only the program `leasehold` uses: the builder's options, for the program's own connections
+//! to the servers, and some of the library's functions.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -322,7 +322,8 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
-            // The lock's own data takes precedence: it is as recent as the hold.
+            // The location in the lock's own data is as recent as the hold, so the entry may be older: it
+            // adds only what the lock's data lacks.
             Some(published) => (published.program, published.label) = (place.program, place.label),
             none => *none = Some(place),
         }
