@@ -167,7 +167,7 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, action, detail)
     }
 
-    /// The error of building a client with an impossible option.
+    /// Refuses to build a client unless an option is possible.
     pub(crate) fn unless<W: Into<String>>(is_possible: bool, words: impl FnOnce() -> W) -> Result<()> {
         Error::require("connect", is_possible, words)
     }

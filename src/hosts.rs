@@ -244,8 +244,8 @@ impl Hosts {
                         socket.set_nodelay(true)?;
                         return system::socket(socket);
                     }
-                    // A refusal explains more than the time-out of another address, which must not replace
-                    // it.
+                    // A refusal explains more than a time-out, so the time-out of another address does not
+                    // replace it.
                     Err(error) => match &failure {
                         Some(known) if known.kind() != io::ErrorKind::TimedOut => {}
                         _ => failure = Some(error),

@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Clock, Moment};
 
-/// How long a provider's answer is reused for further connections, and how long its failure is.
+/// How long a provider's answer is reused for further connections, and how long a failure.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -66,7 +66,8 @@ impl ServerOptions {
     /// client stays with the servers that have its locks.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
-        // The contents are noted before the files are used, so a change during the use is noticed next time.
+        // The contents are noted before the files are used, so the next comparison shows a change during the
+        // use.
         let files = self.file_contents();
         let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
@@ -109,7 +110,7 @@ pub(crate) struct Renewable<T> {
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
     /// One value for each server's address if there is a provider, which may distinguish servers, else one.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
-    /// Refusals since the sources last changed.
+    /// Refusals for which the sources had no newer secret, since the last successful connection.
     refusals: AtomicU32,
     /// [`FRESH`], except in tests.
     fresh: Duration,
@@ -345,7 +346,7 @@ mod tests {
         assert!(connect(&self::renewable(&options), "new", Authentication).0.is_ok());
     }
 
-    /// The answer to a question sent before the refusal may be the old one.
+    /// The answer to a question sent before the refusal may be the old password.
     #[test]
     fn after_a_refused_login_only_newer_provider_answers_count() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();

@@ -106,7 +106,8 @@ impl Wire {
 
     /// Writes what the socket takes now. `WouldBlock`: the socket takes nothing.
     ///
-    /// The socket must have a short write time-out: it may take fewer bytes than the system announced.
+    /// The socket must have a short write time-out, because the write blocks if the socket takes fewer bytes
+    /// than the system announced.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         if !on_socket!(self, socket => has_room(socket, Duration::ZERO), _ => true) {
             return Err(io::ErrorKind::WouldBlock.into());

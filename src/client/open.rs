@@ -123,7 +123,7 @@ fn check_place(server: &ServerOptions) -> Result<()> {
     Err(no_redis(&server.url))
 }
 
-/// The error of a URL that names Redis, in a build without the feature, or that names no store.
+/// The error of a build without Redis, for a URL that names Redis or no store.
 #[cfg(not(feature = "redis"))]
 fn no_redis(url: &str) -> Error {
     let scheme = scheme(url);

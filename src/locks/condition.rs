@@ -56,7 +56,7 @@ use crate::time::{Lease, Moment};
 #[must_use = "a condition is a handle, which waits for nothing yet: call `wait_while()`"]
 pub struct Condition {
     lock: RedisLock,
-    /// A bad name is an error at first use.
+    /// If the name is bad: the error, which the first use returns.
     name: std::result::Result<Arc<LockName>, Arc<Error>>,
     given: Arc<str>,
 }

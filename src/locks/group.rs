@@ -26,12 +26,14 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Until `settle` only this thread can release the hold, since it still acquires the other locks.
+        // Until `settle` only this thread can release the hold, because it still acquires the other locks.
+        // The search for deadlocks needs this thread's id.
         entered.hold.with(|own| own.acquires_more = Some(ThreadMarker::current().id()));
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Adds the locks granted before the first failure, and returns this failure; releases later grants.
+    /// Adds the locks granted before the first failure, and returns this failure. Releases later grants, so
+    /// that the group has no lock before an earlier one.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,

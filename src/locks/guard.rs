@@ -152,7 +152,8 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// An expired lease counts as a loss. In a forked child the hold is lost, since it is the parent's.
+    /// Why the hold is lost, if it is. An expired lease is a loss. In a forked child each hold is lost,
+    /// because it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -261,7 +262,8 @@ impl HeldLevel {
         stood.map_err(|error| error.during(action).after_work())?;
         match unlocked {
             Ok(()) => Ok(()),
-            // The store lost the hold before its lease was over, perhaps during the work.
+            // The store lost the hold before its lease was over, perhaps during the work, which was then
+            // unprotected.
             Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
                 Err(error.during(action).after_work())
             }

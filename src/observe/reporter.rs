@@ -93,7 +93,6 @@ impl Reporter {
 
     pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
         if !self.has_own && !crate::observe::is_logged() {
-            // If standard error cannot be written, there is nowhere to report that.
             drop(writeln!(std::io::stderr(), "leasehold: {}", text()));
         }
     }
@@ -267,9 +266,9 @@ impl Reporter {
         }
     }
 
-    /// Drops a callback that will not run, on the callback thread: the callback may own the client, whose end
-    /// waits for the thread that reads replies, perhaps the caller. If too many callbacks wait, the callback
-    /// thread may be stuck, and a new thread drops them all.
+    /// Drops a callback that will not run, on the callback thread. The callback may own the client, and the
+    /// client's end waits for the thread that reads replies, which may be the caller. If too many callbacks
+    /// wait, the callback thread may be stuck, so a new thread drops them all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -426,7 +425,7 @@ mod tests {
         let (job, ask) = asks(&reporter);
         reporter.run_later(ask);
         assert_eq!([told.recv(), also.recv(), job.recv()], [Ok(false), Ok(false), Ok(false)]);
-        // Without a callback thread these functions report on the calling thread.
+        // `close` ends the callback thread, so `run_later` runs the job on this thread.
         reporter.close();
         let (told, ask) = asks(&reporter);
         reporter.run_later(ask);

@@ -194,7 +194,8 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file: at first only its owner can read a replacement; the umask limits other new files.
+/// The mode of a new file. A replacement can be read only by its owner, until `copy_owner` sets the old
+/// file's mode. The umask limits other new files.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }

@@ -174,7 +174,7 @@ impl Redlock {
         votes
     }
 
-    /// Releases what an attempt without a majority was granted. Returns whether any server had granted it.
+    /// Releases the grants of an attempt without a majority. Returns whether there were any.
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
         let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let answers =
@@ -185,7 +185,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// Decides a first acquire. If no majority granted it in time, undoes it on each server that granted it.
+    /// Decides the outcome of a first acquire. If no majority granted the lock in time, releases the grants.
     fn first(
         &self,
         claim: &Claim,

@@ -185,7 +185,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
-        // This comes first, because a caller that learns the outcome must get a new owner number.
+        // The numbers are spent first: a caller that learns the outcome may ask for its next number at once.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -282,7 +282,8 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
-        // `next` leaves out servers that are away, whose clean-ups are due as soon as they return.
+        // `next` leaves out servers that are away. Their clean-ups are due as soon as they return, so this
+        // thread looks again soon.
         let is_any_away = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if is_any_away { soon } else { Moment::NEVER })
@@ -298,8 +299,8 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The restored hold ends with the hold on the other servers: the client counts on no longer
-                // lease.
+                // The restored hold ends with the hold on the other servers, because the client counts on no
+                // longer lease.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);

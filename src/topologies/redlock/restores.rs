@@ -135,7 +135,8 @@ impl Restores {
                 true
             }
             (State::Asked(_), None) => false,
-            // The hold ended while the answer was on its way, and a clean-up follows.
+            // The hold ended while the answer was on its way. A clean-up follows, so the answer changes
+            // nothing.
             (State::Due(..) | State::Restored(..) | State::CleaningUp(_), _) => true,
         });
     }
@@ -304,7 +305,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "the server is to forget the hold");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // The end of an earlier clean-up on the third node must not cancel a newer restore there.
+        // The end of an earlier clean-up on node 2 must not cancel a newer restore there.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

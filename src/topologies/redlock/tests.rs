@@ -300,8 +300,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
 #[test]
 fn a_restored_server_counts_only_after_other_servers_confirm_the_hold() {
     let (redlock, [_, second, third]) = redlock();
-    // `second` may have lost the hold before `third` was restored. Then another owner may have held both at once,
-    // so the vote of `third` must not count.
+    // `second` may have lost the hold before `third` was restored. Then another owner may have held the lock
+    // on both at once, so the vote of `third` must not count.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));

@@ -221,7 +221,7 @@ impl Votes<Option<Snapshot>> {
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // All hold counts matter, whoever the owner: Redisson's Redlock has another owner on each server.
+        // The counts of all owners are used, because Redisson's Redlock has another owner on each server.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);

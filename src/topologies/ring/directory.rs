@@ -26,7 +26,7 @@ impl RingStore {
         node.capabilities.directory.as_deref().map_or_else(none, ask)
     }
 
-    /// Asks the node that `from` names for its next page. Once its pages are read, the next node follows.
+    /// Asks the node that `from` names for its next page. After the node's last page the next node follows.
     fn page<T>(
         &self,
         from: &Place,

@@ -480,7 +480,7 @@ mod circle_tests {
         assert_eq!(homes, [2, 2, 2, 0, 1, 2, 1, 0]);
     }
 
-    /// Prints the measured shares; visible with `--nocapture`.
+    /// Prints the measured deviations; visible with `--nocapture`.
     #[test]
     fn ring_nodes_share_names_equally_within_ten_percent() {
         let counts = [2, 3, 5, 8, 16];

@@ -62,7 +62,6 @@ fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let begun = Clock::System.now();
     *hanging.silent_until.lock() = Some(begun.plus(HANGS));
-    // A short lease keeps the test short: the ring waits for a slow node for a seventh of the lease.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(&answers[..], [Ok(true), Err(Failure::Unknown(_))]), "{answers:?}");

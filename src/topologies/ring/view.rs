@@ -75,7 +75,8 @@ impl RingView {
     }
 }
 
-/// Runs `ask` on a node that stores the view's mark. Replaces another mark first, if that is allowed.
+/// Runs `ask` on the node under the view's mark. If the node stores another mark, first replaces that mark,
+/// if the view's mark may replace it.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
