@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_zero_is_refused() {
+    fn sockets_refuse_a_time_out_of_zero() {
         let (ours, _theirs) = pair();
         assert!(ours.set_read_timeout(Some(Duration::ZERO)).is_err());
         assert!(ours.set_write_timeout(Some(Duration::ZERO)).is_err());

@@ -284,9 +284,9 @@ impl ClientBuilder {
     /// most. A server that exceeds this is left out until it answers again. Defaults to 50 ms.
     pub fn node_timeout(mut self, timeout: Duration) -> Self = node_timeout: Some(timeout);
 
-    /// The lease of holds whose call names none: how long a hold outlives its dead process. The client renews
-    /// it after each third. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested
-    /// session time-out, which the servers bound.
+    /// The lease of holds whose call names none: how long a dead process keeps its locks. The client renews a
+    /// lease after each third of it. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the
+    /// requested session time-out, which the servers bound.
     pub fn lease(mut self, lease: Duration) -> Self = options.lease: lease;
 
     /// How long connecting may take. Defaults to 3 s.

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_or_numbers_with_units() {
+    fn times_are_read_as_seconds_or_numbers_with_units() {
         let ms = Duration::from_millis;
         for (text, span) in [
             ("500ms", ms(500)),

@@ -154,7 +154,7 @@ impl Condition {
         Ok(true)
     }
 
-    /// Wakes the longest waiter; `false` if there is none.
+    /// Wakes the waiter that has waited longest; `false` if there is none.
     ///
     /// # Blocking
     /// One round trip; while the server cannot be used, up to the client's retry time-out.

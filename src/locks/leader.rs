@@ -79,7 +79,7 @@ pub enum LeaderEvent {
     },
     /// Others wait for the leadership. Sent only if the candidate [reports that](Leader::report_contended).
     Contended {
-        /// The present term.
+        /// The current term.
         term: FencingToken,
     },
     /// The candidate no longer leads. Unless withdrawn, it waits for election again.

@@ -155,8 +155,8 @@ impl RedisLock {
         }))
     }
 
-    /// Whether the calling thread holds the lock, as the server says. If not, a hold that this client
-    /// assumed is lost from then on.
+    /// Whether the calling thread holds the lock, as the server says. If the server says no, a hold that this
+    /// client still counted on is lost from then on.
     ///
     /// # Blocking
     /// One round trip; [`Guard::check`] needs none.

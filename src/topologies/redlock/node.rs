@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redlock_servers_outage_lasts_from_failure_to_return() {
+    fn a_redlock_servers_outage_lasts_until_it_joins_again() {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
         let store = || Voter {

@@ -158,7 +158,7 @@ fn a_split_vote_is_undone_and_followed_by_a_pause() {
 }
 
 #[test]
-fn an_unreleased_grant_of_a_split_vote_is_undone() {
+fn a_split_votes_grant_is_undone_even_if_its_release_fails() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
@@ -327,7 +327,7 @@ fn an_unconfirmed_restore_does_not_count_in_any_vote() {
 }
 
 #[test]
-fn a_majority_reentry_makes_a_restored_hold_count() {
+fn a_reentry_confirmed_by_a_majority_makes_a_restored_hold_count() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
     redlock.attempt(&hold, 2, soon()).granted();
@@ -367,7 +367,7 @@ fn an_unanswered_restore_is_undone_and_not_counted() {
 }
 
 #[test]
-fn a_server_undoing_a_grant_does_not_count_in_renewals() {
+fn a_server_undoing_a_grant_when_asked_does_not_count() {
     let (redlock, [first, second, third]) = redlock();
     third.attempts.say(in_doubt);
     let hold = lacking(&redlock, &third);
@@ -420,7 +420,7 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
 }
 
 #[test]
-fn a_grants_undo_is_repeated_after_an_unanswered_undo() {
+fn an_undo_goes_on_if_one_request_had_no_answer() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say_each([in_doubt(), freed(), freed()]);
@@ -460,7 +460,7 @@ fn a_server_silent_at_the_start_joins_later() {
 
 /// A server on whose clock the lease has ended, though the lock's record exists, reports no remaining time.
 #[test]
-fn a_missing_remaining_time_does_not_hide_that_of_others() {
+fn a_missing_remaining_time_does_not_hide_other_servers_times() {
     let (redlock, servers) = redlock();
     let left = [None, Some(Duration::from_secs(20)), Some(Duration::from_secs(10))];
     for (server, remaining) in servers.iter().zip(left) {

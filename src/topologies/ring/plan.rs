@@ -139,9 +139,9 @@ impl Ring {
         self
     }
 
-    /// Names the nodes of the previous list, which may still have holds. Before another node grants a name
-    /// that belonged to one of them, the client asks that node too. If the previous list was itself moving
-    /// from an earlier one, call this twice: once for each.
+    /// Names the nodes of the previous list, which may still have holds. Before a new node grants a name that
+    /// belonged to an old node, the client asks the old node too. If the previous list was itself moving from
+    /// an earlier one, call this twice: once for each.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_shown_address_has_no_password() {
+    fn a_ring_nodes_label_and_debug_output_have_no_password() {
         let node = RingNode::new("redis://me:S3CR3T@10.0.0.1:6379/");
         assert!(!format!("{node:?}").contains("S3CR3T"));
         assert_eq!(node.label_text(), "10.0.0.1:6379");
