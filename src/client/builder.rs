@@ -216,10 +216,11 @@ impl ClientBuilder {
         self
     }
 
-    /// The owner of another client's hold under which this process runs, as text
+    /// Names another client's hold that lasts until this process ends, by its owner's text
     /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)). That hold cannot end while this client waits, so
-    /// the search for deadlocks counts the wait as that owner's too. Spaces separate several owners; text
-    /// that is no owner is ignored. `leasehold run` passes the owner to its command by `LEASEHOLD_UNDER`.
+    /// the search for deadlocks counts this client's waits as that owner's too. Spaces separate several
+    /// owners; text that is no owner is ignored. `leasehold run` passes its owner to its command by
+    /// `LEASEHOLD_UNDER`.
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self

@@ -646,9 +646,8 @@ impl Drop for PausedClient {
     }
 }
 
-// These types, and all types made of them, may be used after a caught panic (`catch_unwind`). Observers,
-// callbacks and name mappings run where nothing is locked or half done, and their panics are caught, so
-// guards and clients stay consistent. The compiler cannot see this through the locks inside.
+// The compiler cannot see that these types stay consistent after a caught panic: observers, callbacks and
+// name mappings run where nothing is half done, and their panics are caught.
 macro_rules! unwind_safe {
     ($($name:ty),+) => {
         $(

@@ -361,7 +361,6 @@ mod tests {
         "{s}://u:x@S3CR3T#y@host.invalid{p}",
         "{s}://u:S3CR3T%zz@127.0.0.1:1{p}",
         "{s}://u:%S3CR3T@127.0.0.1:1{p}",
-        // The password is behind the host, as in the URLs of other programs.
         "{s}://127.0.0.1:1{p}?password=S3CR3T",
         "{s}://127.0.0.1:1{p}?sslmode=S3CR3T&ssl-mode=S3CR3T",
         "{s}://127.0.0.1:1{p}?S3CR3T",

@@ -324,8 +324,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
-            // The lock's own data is as recent as the hold, and the entry may be older. So the entry adds
-            // only the program and the label.
+            // The entry may be older than the lock's own data, so it adds only the program and the label.
             Some(published) => (published.program, published.label) = (place.program, place.label),
             none => *none = Some(place),
         }

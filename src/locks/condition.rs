@@ -234,8 +234,7 @@ impl Condition {
         let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The condition may be of the plain lock and the guard of the fenced lock, so the new hold's kind
-            // is that of the released hold.
+            // The guard may be of the fenced lock although the condition is of the plain one.
             let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -255,8 +254,7 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // The error says that the thread holds nothing, so the levels acquired so far are
-                    // released.
+                    // The error says that the thread holds nothing, so no level may stay.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }

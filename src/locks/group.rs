@@ -26,8 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Until `settle` only this thread can release the hold, because it still acquires the other locks.
-        // The search for deadlocks needs this thread's id.
+        // Until `settle` only this thread can release the hold, which the search for deadlocks must know.
         entered.hold.with(|own| own.acquires_more = Some(ThreadMarker::current().id()));
         self.0.push(HeldLevel::new(engine, entered));
     }

@@ -207,8 +207,7 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // A thread of the parent may have held these values' mutexes at the fork, so the child must not
-            // drop them; see `Engine`'s `Drop`.
+            // A thread of the parent may have held these values' mutexes at the fork; see `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -222,7 +221,7 @@ impl Drop for Leader {
 
 impl LeaderShared {
     fn run(&self, sender: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
-        let mut reports_contended = false; // once set, true in all later terms
+        let mut reports_contended = false;
         loop {
             match self.elected() {
                 Ok((term, lost)) => {

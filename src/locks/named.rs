@@ -215,7 +215,6 @@ impl RedisLock {
         self.engine.acquire(&self.asked(action, options)?)
     }
 
-    /// Acquires for an owned guard.
     pub(super) fn own(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<OwnedGuard>> {
         Ok(self.take(action, 1, options)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
@@ -413,7 +412,8 @@ impl ReadWriteLock {
     }
 
     /// The half that many owners may hold at a time. A writing thread can take this half for itself, but not
-    /// for an [`OwnedGuard`], which would be another reader: refused as [`write`](Self::write) says.
+    /// for an [`OwnedGuard`], which would be another reader: that call is refused as [`write`](Self::write)
+    /// says.
     #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
@@ -421,9 +421,10 @@ impl ReadWriteLock {
 
     /// The half that one owner may hold, while no other holds either half.
     ///
-    /// A thread that only reads gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and
-    /// `false` or `None` from calls that do not wait. The read lock of an [`OwnedGuard`]
-    /// belongs to no thread: a writer waits for that guard, whichever thread has it.
+    /// A thread that holds only the read half gets an error of kind
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and `false` or `None` from calls that do not wait.
+    /// The read lock of an [`OwnedGuard`] belongs to no thread: a writer waits for that guard, whichever
+    /// thread has it.
     #[must_use = "`write()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn write(&self) -> &RedisLock {
         &self.write

@@ -461,7 +461,6 @@ mod tests {
                 });
             }
         }
-        // The report of the delay arrives although the callback thread is still blocked.
         assert_eq!(reported.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();

@@ -48,7 +48,6 @@ fn away<T>(words: &'static str) -> Answer<T> {
 
 impl Directory for Redlock {
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
-        // The entry goes to all servers in use, because a reader may ask any of them.
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
         for (_, directory) in self.directories() {

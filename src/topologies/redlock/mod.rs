@@ -216,7 +216,6 @@ impl Redlock {
         if !got_some || !claim.waits {
             return Ok(Attempt::Busy { retry_after });
         }
-        // Another client may have got as many servers, and an immediate retry of both would collide again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
@@ -226,9 +225,8 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(self: Arc<Self>) -> Capabilities {
-        // All servers are Redis servers, so the capabilities of any connected one are valid for all.
-        let first = self.members().next().map(|member| member.store.capabilities.clone());
-        let Capabilities { can_expire_in, poll_every, .. } = first.unwrap_or_default();
+        let of_any_redis = self.members().next().map(|member| member.store.capabilities.clone());
+        let Capabilities { can_expire_in, poll_every, .. } = of_any_redis.unwrap_or_default();
         Capabilities {
             can_expire_in,
             poll_every,
@@ -418,7 +416,6 @@ impl Inspect for Redlock {
                 });
             }
         }
-        // No owner has a majority, so nobody holds the lock.
         Ok(Inspection::new(name.given(), ObjectKind::Absent))
     }
 }

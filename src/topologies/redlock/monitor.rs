@@ -35,7 +35,6 @@ struct PendingCleanup {
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a silent server has returned, requests sent earlier may still arrive during this time.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// Number of claims for which a batch gets one more node time-out.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -282,8 +281,7 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
-        // `next` leaves out servers that are away. Their clean-ups are due as soon as they return, so this
-        // thread looks again soon.
+        // Clean-ups of servers that are away, which `next` leaves out, are due as soon as these return.
         let is_any_away = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if is_any_away { soon } else { Moment::NEVER })
@@ -299,8 +297,7 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The restored hold ends with the hold on the other servers, because the client counts on no
-                // longer lease.
+                // The client counts on no longer lease than the hold has on the other servers.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);

@@ -158,7 +158,6 @@ impl VotingNode {
         };
         let answer = probe.map(inspect);
         let mut outage = self.outage.lock();
-        // Any answer shows that the server is back, even an error, unless the error means silence.
         if let (Some(Err(failure)), Some(outage)) = (answer, &mut *outage)
             && failure.error().is_silence()
         {

@@ -15,7 +15,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Maximum number of holds restored to one server in one round.
+/// Maximum number of restores in one round.
 const AT_A_TIME: usize = 500;
 
 #[derive(Default)]
@@ -230,8 +230,8 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // Without a renewal, as after the death of the holder's process, the entry ends with the lease.
-        assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
+        let after_the_lease = now.plus(Duration::from_secs(61));
+        assert!(restores.take_due(|_| true, after_the_lease).is_empty());
         assert!(restores.entries.lock().is_empty());
     }
 

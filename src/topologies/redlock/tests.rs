@@ -180,7 +180,6 @@ fn an_undo_is_complete_only_when_all_servers_confirm() {
     for server in servers.iter().take(2) {
         server.cleanups.say(freed);
     }
-    // The third server had nothing to free. A late grant may still come there, so the clean-up goes on.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
 }
 
@@ -198,13 +197,12 @@ fn one_servers_unanswered_grant_is_undone_until_confirmed() {
 fn late_grants_of_a_returning_server_are_undone() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // The server answers only after the lease and the node's time-out, so its grant arrives late.
-    let silence = takes(Duration::from_millis(300));
+    let lease_and_node_timeout_pass = takes(Duration::from_millis(300));
     third.inspections.always(silent);
     let unanswered = |failure: Failure| Failure::Unknown(failure.into_error().with_unknown_outcome());
     third.attempts.say(move || silent().map_err(unanswered));
     drop(redlock.attempt(&brief, 1, soon()));
-    silence();
+    lease_and_node_timeout_pass();
     third.inspections.rightly();
     eventually(|| third.cleanups.count() >= 2);
 }
@@ -413,8 +411,6 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
     third.attempts.say(in_doubt);
     let hold = claim(LONG);
     redlock.attempt(&hold, 1, soon()).granted();
-    // A clean-up will remove the grant of `third`, whose outcome is unknown, so that grant does not count.
-    // Without `second` no majority is left.
     second.renewals.say(refused);
     assert!(renew(&redlock, &hold, &[]).is_err());
 }

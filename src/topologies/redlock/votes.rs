@@ -66,8 +66,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // If `veto` servers have lasting errors, no retry can reach a majority, so the result is a lasting
-        // error. Otherwise a retry may succeed, and the result is a retryable error.
+        // If `veto` servers have lasting errors, no retry can reach a majority. Otherwise a retry may
+        // succeed.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -290,7 +290,6 @@ mod tests {
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
         assert_eq!(error.detail(), "1 of 3 servers answered, but 2 are needed; a: true; b: no; c: no");
-        // The retryable error is returned, because the third server could still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
         assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());

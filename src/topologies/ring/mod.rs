@@ -243,9 +243,8 @@ impl RingStore {
 
 impl Store for RingStore {
     fn capabilities(self: Arc<Self>) -> Capabilities {
-        // All nodes are Redis servers, so the capabilities of any are valid for all.
-        let first = self.view().nodes.first().map(|node| node.capabilities.clone());
-        let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = first.unwrap_or_default();
+        let of_any_redis = self.view().nodes.first().map(|node| node.capabilities.clone());
+        let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = of_any_redis.unwrap_or_default();
         Capabilities {
             wakes,
             can_expire_in,
@@ -331,7 +330,6 @@ impl Store for RingStore {
     }
 
     fn close(&self) {
-        // The stores are closed at the same time, because each may wait for requests in flight.
         drop(at_once(&self.view().nodes, |node| node.store.close()));
     }
 }

@@ -326,8 +326,7 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // The points are sorted by label too, so that nodes with an equal point have one order in all
-        // processes.
+        // Sorted by label too, so that nodes with an equal point have one order in all processes.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }
@@ -375,7 +374,6 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // Once the names have moved, the next ring has the same nodes, and needs no `moving_from`.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
