@@ -439,7 +439,7 @@ mod tests {
         fs::write(&path, "\n").unwrap();
         let error = with(&[("LEASEHOLD_SENTINEL_PASSWORD_FILE", &path)]).map(drop).unwrap_err();
         assert!(error.to_string().contains("LEASEHOLD_SENTINEL_PASSWORD_FILE"), "{error}");
-        assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok(), "another variable has a _FILE form");
+        assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok(), "it has no _FILE form");
     }
 
     #[test]

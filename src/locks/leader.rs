@@ -312,7 +312,7 @@ impl LeaderShared {
                 },
             }
         };
-        // Taken before the release, so that `term()` is `None` before another candidate can be elected.
+        // The guard is taken first, so that `term()` is `None` before another candidate can be elected.
         let guard = self.leadership.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),
