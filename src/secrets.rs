@@ -108,7 +108,7 @@ pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// One value for each server's address if there is a provider, which may distinguish servers, else one.
+    /// With a provider, which may distinguish servers, one value for each address; otherwise one for all.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
     /// Refusals for which the sources had no newer secret, since the last successful connection.
     refusals: AtomicU32,

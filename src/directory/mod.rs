@@ -20,8 +20,8 @@ use crate::time::millis;
 /// Maximum number of holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Maximum number of further waits and holds in an entry. These are of threads that both hold and wait, for
-/// the search for deadlocks.
+/// Maximum number of further waits and holds in an entry, of threads that both hold and wait. The search for
+/// deadlocks needs them.
 pub(crate) const MAX_REPORTED: usize = 512;
 
 /// Maximum number of bytes in the names of these further locks: two of the longest fit. An entry stays below

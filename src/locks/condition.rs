@@ -97,8 +97,8 @@ impl Condition {
         self.wait_with("wait", guard, Moment::NEVER, None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
-    /// either way, however long that takes.
+    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. In both cases the lock is
+    /// acquired again, however long that takes.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -114,7 +114,7 @@ impl Condition {
         self.wait_with("wait_until", guard, self.lock.engine.clock.at(instant), None)
     }
 
-    /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
+    /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again also after an interrupt.
     ///
     /// # Errors
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
@@ -133,8 +133,8 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`wait_while`](Self::wait_while), for `wait` at most; returns whether `condition` is false now. The
-    /// lock is acquired again either way.
+    /// As [`wait_while`](Self::wait_while), for `wait` at most; returns whether `condition` is false now. In
+    /// both cases the lock is acquired again.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

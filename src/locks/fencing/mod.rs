@@ -1,8 +1,8 @@
 //! Fenced writes: the resource refuses a writer whose token is older than one it has seen.
 //!
 //! A lease lock cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
-//! resource can, by keeping the highest token beside the data and comparing. This module does so for three
-//! kinds of resource. All writers of a resource must use it, with tokens of one lock.
+//! resource can, by keeping the highest token beside the data and comparing. This module does so for Redis
+//! keys, SQL rows and files. All writers of a resource must use it, with tokens of one lock.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
