@@ -165,7 +165,6 @@ impl Wire {
     }
 
     pub(crate) fn shutdown(&self) {
-        // An error means that the socket is down already.
         drop(on_socket!(self, socket => socket.shutdown(Shutdown::Both), pipe => pipe.shutdown()));
     }
 }

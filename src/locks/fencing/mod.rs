@@ -297,7 +297,6 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // A temporary file that cannot be removed does no harm: nothing reads it.
             fs::remove_file(&self.path).unwrap_or_default();
         }
     }
