@@ -325,7 +325,7 @@ impl<U: AsRef<str>> From<U> for RedlockNode {
     }
 }
 
-// Omits the URL, which may hold a password.
+// `Debug` does not show the URL, because it may contain a password.
 debug_fields!(RedlockNode, |it| maps_names: it.map_names.is_some());
 
 impl RedlockOptions {
@@ -361,7 +361,7 @@ fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     checked_span("connect", &format!("a {option}"), timeout).map(drop)
 }
 
-// Omits secrets: the URL's user part and the password.
+// `Debug` does not show URLs and passwords, because they are secret.
 debug_fields!(ServerOptions, |it| database: it.database, client_name: it.client_name, pool_size: it.pool_size);
 
 const LONGEST_CREDENTIAL: usize = 64 * 1024;
@@ -398,9 +398,9 @@ impl Credentials {
 
     /// The time after which the server ends connections with these credentials. Defaults to never.
     ///
-    /// On Redis the client replaces each connection before that time: earlier by a fifth of it, but by 30 s
-    /// at least and by half of it at most; and by a random part more, so that a fleet does not reconnect at
-    /// once. The old connection serves until the new connection is ready. Other stores ignore this option.
+    /// On Redis the client replaces each connection before that time. It does so a fifth of the time earlier
+    /// (at least 30 s, at most half of the time), and a random part more, so that a fleet does not reconnect
+    /// at once. The old connection serves until the new connection is ready. Other stores ignore this option.
     pub fn valid_for(mut self, time: Duration) -> Credentials {
         self.valid_for = Some(time);
         self

@@ -71,8 +71,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// The caller does not hold the lock; see [`Error::not_held`].
     NotHeld,
-    /// A hold was lost while the caller used it. `unlock()` of a hold that ended earlier is of kind
-    /// `NotHeld`; [`Error::is_lost`] is true for both.
+    /// A hold was lost while the caller used it. (The error of `unlock()` for a hold that ended earlier is of
+    /// kind `NotHeld`; [`Error::is_lost`] is true for both.)
     Lost,
     /// An [`Interrupt`](crate::Interrupt) ended the wait.
     Interrupted,
@@ -167,7 +167,7 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, action, detail)
     }
 
-    /// The error of building a client with an impossible option.
+    /// Refuses to build a client unless an option is possible.
     pub(crate) fn unless<W: Into<String>>(is_possible: bool, words: impl FnOnce() -> W) -> Result<()> {
         Error::require("connect", is_possible, words)
     }

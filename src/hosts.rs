@@ -155,8 +155,8 @@ impl Lifetime {
 /// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How slow the network is: how often a reservation's 10 ms must double to cover two round trips, and 8 ms
-/// until the notified thread runs.
+/// How slow the network is: how often the 10 ms of a reservation in the wait queue must double to cover two
+/// round trips, and 8 ms until the notified thread runs.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
@@ -244,7 +244,8 @@ impl Hosts {
                         socket.set_nodelay(true)?;
                         return system::socket(socket);
                     }
-                    // A refusal explains more than another address's time-out.
+                    // A refusal explains more than a time-out, so the time-out of another address does not
+                    // replace it.
                     Err(error) => match &failure {
                         Some(known) if known.kind() != io::ErrorKind::TimedOut => {}
                         _ => failure = Some(error),
@@ -315,7 +316,7 @@ mod tests {
         (Ipv4Addr::new(127, 0, 0, last), 0).into()
     }
 
-    /// Look-ups that wait for the test to end them, in order.
+    /// Look-ups that wait until the test sends their outcomes, in order.
     fn held() -> (Arc<Hosts>, crossbeam_channel::Sender<io::Result<Vec<SocketAddr>>>) {
         let (sender, outcomes) = crossbeam_channel::unbounded();
         let look_up = move |_: &str| outcomes.recv().unwrap_or_else(|_over| Err(io::ErrorKind::Other.into()));
@@ -354,14 +355,12 @@ mod tests {
             assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
         }
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
-        // No address answers, so the whole time passes, in several rounds.
         let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
         let begun = Clock::System.now();
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // Now one address refuses, and the other stays silent until the deadline. The error is the refusal,
-        // not the time-out.
+        // Address 3 now refuses, and address 2 is still silent.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -162,7 +162,7 @@ mod tests {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(1)).is_none());
         }
         assert!(inquiry.state.lock().running <= MOST && begun.load(Ordering::SeqCst) <= MOST);
-        // The question is repeated after a while; a late answer to the first one no longer counts.
+        // After `STUCK` the question is asked again. A late answer to the first question then does not count.
         let (inquiry, answer, begun) = held();
         assert!(inquiry.answer("hangs", FRESH, soon(1)).is_none());
         inquiry.state.lock().topic("hangs").asked.1 = Moment::from_nanos(0);

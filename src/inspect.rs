@@ -287,11 +287,11 @@ impl Inspection {
         let id = client.to_string();
         let is_own =
             |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&without_queue) || owner == id;
-        // A permit's id begins with this part of its client's id.
-        let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
+        // A permit's id begins with the first 12 hex digits of its client's id.
+        let of_permits: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
         self.holders.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
         self.waiters.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
-        self.permits.iter_mut().for_each(|one| one.by_this_client = one.id.starts_with(&id));
+        self.permits.iter_mut().for_each(|one| one.by_this_client = one.id.starts_with(&of_permits));
         self
     }
 }

@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Clock, Moment};
 
-/// How long a provider's answer is reused for further connections, and how long its failure is.
+/// How long a provider's answer is reused for further connections, and how long a failure.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -66,7 +66,8 @@ impl ServerOptions {
     /// client stays with the servers that have its locks.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
-        // Reads the files before their use, so that a change during the use is noticed later.
+        // The contents are noted before the files are used, so the next comparison shows a change during the
+        // use.
         let files = self.file_contents();
         let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
@@ -107,9 +108,9 @@ pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// One value for each server's address if there is a provider, which may distinguish servers, else one.
+    /// With a provider, which may distinguish servers, one value for each address; otherwise one for all.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
-    /// Refusals since the sources last changed.
+    /// Refusals for which the sources had no newer secret, since the last successful connection.
     refusals: AtomicU32,
     /// [`FRESH`], except in tests.
     fresh: Duration,
@@ -168,7 +169,7 @@ impl<T> Renewable<T> {
         let last = self.last(address);
         match last {
             Some(last) if self.options.credentials.is_none() && self.options.url_files.is_empty() => Ok(last),
-            // The server may still accept the former credentials.
+            // If the sources fail, the former credentials are used: the server may still accept them.
             last => self.ask(address, self.fresh, deadline).or_else(|error| last.ok_or(error)),
         }
     }
@@ -227,7 +228,7 @@ impl<T> Renewable<T> {
     }
 
     /// Calls `connect` with the current form, and again with each new one after a refusal. The second
-    /// argument is when the server ends the connection.
+    /// argument of `connect` is the time at which the server ends the connection.
     pub(crate) fn with<R>(
         &self,
         address: &str,
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_asks_the_provider_once_more() {
+    fn a_refused_login_makes_the_client_ask_the_provider_again() {
         let answers = Arc::new(Mutex::new(vec!["old"]));
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (said, heard) = (Arc::clone(&answers), Arc::clone(&asked));
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));
         assert_eq!(tried("new", Authentication), (Ok(()), "new".to_owned()));
         assert_eq!(times(), 1);
-        // The first question after a refusal is asked at once, and each further question after a pause.
+        // After the first refusal the provider is asked at once, and then only after pauses.
         for _ in 0..100 {
             assert_eq!(tried("x", Authentication).0, Err(Authentication));
         }
@@ -345,9 +346,9 @@ mod tests {
         assert!(connect(&self::renewable(&options), "new", Authentication).0.is_ok());
     }
 
-    /// The answer to a question sent before the refusal may be the old one.
+    /// The answer to a question sent before the refusal may be the old password.
     #[test]
-    fn after_a_refusal_only_newer_provider_answers_count() {
+    fn after_a_refused_login_only_newer_provider_answers_count() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();
         let credentials = provider(move |_: &str| answers.recv().map(Credentials::new));
         let renewable =
@@ -373,7 +374,7 @@ mod tests {
         let ask = |ms| renewable.ask("a", Duration::ZERO, Clock::System.after(Duration::from_millis(ms)));
         let error = ask(20).map(drop).unwrap_err();
         assert!(error.kind() == ErrorKind::Credentials && error.to_string().contains("in time"), "{error}");
-        // The pending question's answer, and the next one's.
+        // One answer is for the pending question, the other for the next question.
         for _ in 0..2 {
             sender.send(Ok(Credentials::new("one").valid_for(Duration::from_secs(100)))).unwrap();
         }

@@ -15,7 +15,7 @@ const MIN_CAPACITY: usize = 4096;
 /// A map that frees memory once most of its entries are gone.
 ///
 /// A [`HashMap`]'s capacity leaves out the slots of removed entries, which may be nearly all slots. Therefore
-/// this type counts the most entries that it has had.
+/// this type remembers the largest number of entries that it has had.
 #[derive(Debug)]
 pub(crate) struct CrowdMap<K, V, S = RandomState> {
     map: HashMap<K, V, S>,
@@ -63,7 +63,7 @@ impl<K, V, S> Deref for CrowdMap<K, V, S> {
     }
 }
 
-/// Removals other than by the two methods above free no memory.
+/// Removals other than by [`CrowdMap::remove`] and [`CrowdMap::retain`] free no memory.
 impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
     fn deref_mut(&mut self) -> &mut HashMap<K, V, S> {
         &mut self.map

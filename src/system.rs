@@ -1,4 +1,5 @@
-//! The operating system, under the same names on Unix and Windows. Besides, only `fencing` depends on it.
+//! The operating system, under the same names on Unix and Windows. Of the other modules only `fencing`
+//! depends on it.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |
@@ -65,14 +66,12 @@ mod tests {
         assert_eq!(seen, (0..=255).collect::<Vec<u8>>(), "{late} reads were late");
     }
 
-    /// The peer receives everything that a full socket took.
     #[test]
-    fn a_timed_out_write_reports_the_written_bytes() {
+    fn the_peer_receives_exactly_the_bytes_that_writes_reported() {
         let (ours, mut theirs) = pair();
         ours.set_write_timeout(Some(SHORT)).unwrap();
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let mut sent = Vec::new();
-        // Writes until nothing fits for a while; a write may be partial.
         for _ in 0..1_000 {
             match (&ours).write(&bytes) {
                 Ok(written) => sent.extend_from_slice(&bytes[..written]),
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_zero_is_refused() {
+    fn sockets_refuse_a_time_out_of_zero() {
         let (ours, _theirs) = pair();
         assert!(ours.set_read_timeout(Some(Duration::ZERO)).is_err());
         assert!(ours.set_write_timeout(Some(Duration::ZERO)).is_err());

@@ -27,7 +27,7 @@ pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
 }
 
 /// As [`config`], for a server of any name. If the options name no authorities, accepts every certificate:
-/// anybody can get one from the system's authorities, so without the name it would prove nothing.
+/// anybody can get one from the system's authorities, so without a check of the name it proves nothing.
 #[cfg(feature = "postgres")]
 pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     use rustls::client::WebPkiServerVerifier;
@@ -98,7 +98,6 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
         }
         return Ok(roots);
     }
-    // Skips unreadable certificates of the system, which certify nobody.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(Error::invalid(
@@ -162,7 +161,8 @@ fn refused_by_server(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// Explains a time-out: a server without TLS takes the handshake for a request and waits for its end.
+/// Explains a time-out: a server without TLS takes the handshake for a request, and waits for the request's
+/// end.
 fn unanswered(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
@@ -355,7 +355,7 @@ mod lenient {
         ) -> std::result::Result<ServerCertVerified, rustls::Error> {
             let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
             match chain.verify_server_cert(certificate, between, name, ocsp, now) {
-                // rustls checks the name last: everything else was valid.
+                // rustls checks the name last, so everything else was valid.
                 Err(rustls::Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
                 )) => Ok(ServerCertVerified::assertion()),

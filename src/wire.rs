@@ -106,7 +106,8 @@ impl Wire {
 
     /// Writes what the socket takes now. `WouldBlock`: the socket takes nothing.
     ///
-    /// The socket must have a short write time-out: it may take fewer bytes than the system announced.
+    /// The socket must have a short write time-out, because the write blocks if the socket takes fewer bytes
+    /// than the system announced.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         if !on_socket!(self, socket => has_room(socket, Duration::ZERO), _ => true) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -164,7 +165,6 @@ impl Wire {
     }
 
     pub(crate) fn shutdown(&self) {
-        // An error means that the socket is down already.
         drop(on_socket!(self, socket => socket.shutdown(Shutdown::Both), pipe => pipe.shutdown()));
     }
 }
@@ -229,7 +229,8 @@ impl<'a> Timed<'a> {
         Ok(())
     }
 
-    /// After the deadline, reads only bytes that have arrived.
+    /// Sets the shortest read time-out, so that a read after the deadline returns only bytes that have
+    /// arrived.
     fn hurry(&self) -> io::Result<()> {
         const HARDLY: Duration = Duration::from_millis(1);
         let is_armed = self.armed.replace(HARDLY) == HARDLY;

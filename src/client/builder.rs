@@ -216,10 +216,11 @@ impl ClientBuilder {
         self
     }
 
-    /// The owner of another client's hold under which this process runs, as text
+    /// Names another client's hold that lasts until this process ends, by its owner's text
     /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)). That hold cannot end while this client waits, so
-    /// the search for deadlocks counts the wait as that owner's too. Spaces separate several owners; text
-    /// that is no owner is ignored. `leasehold run` passes the owner to its command by `LEASEHOLD_UNDER`.
+    /// the search for deadlocks counts this client's waits as that owner's too. Spaces separate several
+    /// owners; text that is no owner is ignored. `leasehold run` passes its owner to its command by
+    /// `LEASEHOLD_UNDER`.
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
@@ -284,9 +285,9 @@ impl ClientBuilder {
     /// most. A server that exceeds this is left out until it answers again. Defaults to 50 ms.
     pub fn node_timeout(mut self, timeout: Duration) -> Self = node_timeout: Some(timeout);
 
-    /// The lease of holds whose call names none: how long a hold outlives its dead process. The client renews
-    /// it after each third. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested
-    /// session time-out, which the servers bound.
+    /// The lease of holds whose call names none: how long a dead process keeps its locks. The client renews a
+    /// lease after each third of it. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the
+    /// requested session time-out, which the servers bound.
     pub fn lease(mut self, lease: Duration) -> Self = options.lease: lease;
 
     /// How long connecting may take. Defaults to 3 s.
@@ -359,8 +360,8 @@ impl ClientBuilder {
     /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
     /// those of `replicas` replicas. Applies to the same kinds of lock as
     /// [`require_replicas`](Self::require_replicas), fails in the same way, and can be combined with it. The
-    /// time limit is the one given there, otherwise 2 s, or two thirds of the `command_timeout` if that is
-    /// less. Defaults to no such condition.
+    /// time limit is that of `require_replicas`, if it is set. Otherwise it is 2 s, or two thirds of the
+    /// `command_timeout` if that is less. Defaults to no such condition.
     ///
     /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; elsewhere [`build`](Self::build) fails.
     /// With `appendfsync everysec` a grant takes up to a second, with `always` a disk write.
@@ -424,7 +425,7 @@ impl ClientBuilder {
     /// error without a retry. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
-    /// A prefix of each lock's key, added to the result of [`map_names`](Self::map_names). Defaults to nothing.
+    /// A prefix of each lock's key, added to the result of [`map_names`](Self::map_names). Defaults to none.
     pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self =
         options.key_prefix: prefix.as_ref().to_owned();
 

@@ -150,7 +150,7 @@ impl Variables<'_> {
         match (value, self.value(&file)?) {
             (value, None) => Ok(value),
             (Some(_), Some(_)) => Err(unusable(&file, &format!("{name} is set too: set one of them"))),
-            // The path may be the secret itself, set by mistake: no error shows it.
+            // The path may be the secret itself, set by mistake, so no error shows the path.
             (None, Some(path)) => {
                 let read = if name.ends_with("PASSWORD") { read_secret } else { read_urls };
                 read(&path.into()).map(Some).map_err(|why| unusable(&file, &why))
@@ -439,8 +439,7 @@ mod tests {
         fs::write(&path, "\n").unwrap();
         let error = with(&[("LEASEHOLD_SENTINEL_PASSWORD_FILE", &path)]).map(drop).unwrap_err();
         assert!(error.to_string().contains("LEASEHOLD_SENTINEL_PASSWORD_FILE"), "{error}");
-        // Other variables have no `_FILE` form.
-        assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok());
+        assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok(), "it has no _FILE form");
     }
 
     #[test]

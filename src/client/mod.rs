@@ -285,8 +285,8 @@ impl LockClient {
     /// A waiter keeps its place in the store's queue by asking at least every 1.2 s; a dead waiter is skipped
     /// after some 6 s (Redisson's after up to five minutes). `try_lock` succeeds only if nobody waits.
     ///
-    /// Each hand-over takes a message and a request, so fair locks are slower. Use either this or
-    /// [`get_lock`](Self::get_lock) for a name: holders by `get_lock` ignore the queue and wake no fair
+    /// Each hand-over takes a message and a request, so fair locks are slower. For one name use fair locks or
+    /// [`get_lock`](Self::get_lock), not both: holders by `get_lock` ignore the queue and wake no fair
     /// waiter.
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).fair().build()
@@ -646,9 +646,8 @@ impl Drop for PausedClient {
     }
 }
 
-// These types, and all types made of them, may be used after a caught panic (`catch_unwind`). Observers,
-// callbacks and name mappings run where nothing is locked or half done, and their panics are caught, so
-// guards and clients stay consistent. The compiler cannot see this through the locks inside.
+// The compiler cannot see that these types stay consistent after a caught panic: observers, callbacks and
+// name mappings run where nothing is half done, and their panics are caught.
 macro_rules! unwind_safe {
     ($($name:ty),+) => {
         $(

@@ -123,7 +123,7 @@ fn check_place(server: &ServerOptions) -> Result<()> {
     Err(no_redis(&server.url))
 }
 
-/// The error of a URL that names Redis, in a build without the feature, or that names no store.
+/// The error of a build without Redis, for a URL that names Redis or no store.
 #[cfg(not(feature = "redis"))]
 fn no_redis(url: &str) -> Error {
     let scheme = scheme(url);
@@ -188,7 +188,7 @@ fn open_one(
         #[cfg(feature = "zookeeper")]
         "zookeeper" => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
-            // No hold outlives its session, whose time-out the servers limit.
+            // A hold ends with its session, whose time-out the servers may have set below the lease.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
@@ -281,7 +281,7 @@ mod without_redis {
     use crate::LockClient;
 
     #[test]
-    fn an_unsupported_url_is_refused_without_its_text() {
+    fn the_error_of_an_unsupported_url_does_not_show_the_url() {
         let error = |url: &str| LockClient::connect(url).unwrap_err().to_string();
         for scheme in ["redis", "rediss-sentinel", "redis-cluster", "redis+unix"] {
             let error = error(&format!("{scheme}://u:S3CR3T@127.0.0.1:1/m"));
@@ -361,7 +361,6 @@ mod tests {
         "{s}://u:x@S3CR3T#y@host.invalid{p}",
         "{s}://u:S3CR3T%zz@127.0.0.1:1{p}",
         "{s}://u:%S3CR3T@127.0.0.1:1{p}",
-        // The password is behind the host, as in the URLs of other programs.
         "{s}://127.0.0.1:1{p}?password=S3CR3T",
         "{s}://127.0.0.1:1{p}?sslmode=S3CR3T&ssl-mode=S3CR3T",
         "{s}://127.0.0.1:1{p}?S3CR3T",

@@ -1,5 +1,5 @@
-//! Functions that only the program `leasehold` uses: the builder's options, for its own connections to the servers, and
-//! some of the library's functions.
+//! Functions that only the program `leasehold` uses: the builder's options, for the program's own connections
+//! to the servers, and some of the library's functions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_or_numbers_with_units() {
+    fn times_are_read_as_seconds_or_numbers_with_units() {
         let ms = Duration::from_millis;
         for (text, span) in [
             ("500ms", ms(500)),

@@ -20,7 +20,8 @@ use crate::time::millis;
 /// Maximum number of holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Maximum number of further waits and holds, of threads that do both: for the search for deadlocks.
+/// Maximum number of further waits and holds in an entry, of threads that both hold and wait. The search for
+/// deadlocks needs them.
 pub(crate) const MAX_REPORTED: usize = 512;
 
 /// Maximum number of bytes in the names of these further locks: two of the longest fit. An entry stays below
@@ -30,7 +31,8 @@ pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 /// Maximum number of items read from an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 
-/// Longer names are left out, unless the search for deadlocks needs them: 64 of the longest have 4 MiB.
+/// Longer names are left out, unless the search for deadlocks needs them: 64 names of the maximum length have
+/// 4 MiB.
 const LONGEST_KEY: usize = 256;
 
 const LONGEST_TEXT: usize = 64;
@@ -322,7 +324,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
-            // The lock's own data takes precedence: it is as recent as the hold.
+            // The entry may be older than the lock's own data, so it adds only the program and the label.
             Some(published) => (published.program, published.label) = (place.program, place.label),
             none => *none = Some(place),
         }

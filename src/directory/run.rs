@@ -79,7 +79,7 @@ impl LastRun {
             exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended_ago: ended,
-            // Drops a success older than `KEPT`, which otherwise each new record would carry on for ever.
+            // A success older than `KEPT` is left out. Otherwise each new record would carry it on for ever.
             succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })

@@ -72,7 +72,7 @@ pub(crate) fn needs_feature(scheme: &str, feature: &str) -> Error {
 
 /// Decodes `%` escapes; `None` if one is malformed, or the result is not UTF-8.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
-    // The decoder would accept a `%` that begins no escape, which is a mistake in a URL.
+    // The decoder would accept a `%` that begins no escape, but such a `%` is a mistake in a URL.
     let is_escape =
         |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     if !text.split('%').skip(1).all(is_escape) {
@@ -180,7 +180,7 @@ mod tests {
 
     #[cfg(feature = "etcd")]
     #[test]
-    fn hosts_have_their_own_ports_or_the_usual_one() {
+    fn each_host_of_a_url_has_its_own_or_the_default_port() {
         let list = HostList::read("me:p%40:s@one:7,two,[::1],[::2]:3/a/b", 2379).unwrap();
         let places: Vec<_> = list.places.iter().map(|(host, port)| (host.name(), *port)).collect();
         assert_eq!(places, [("one", 7), ("two", 2379), ("::1", 2379), ("::2", 3)]);

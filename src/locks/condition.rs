@@ -56,7 +56,7 @@ use crate::time::{Lease, Moment};
 #[must_use = "a condition is a handle, which waits for nothing yet: call `wait_while()`"]
 pub struct Condition {
     lock: RedisLock,
-    /// A bad name is an error at first use.
+    /// If the name is bad: the error, which the first use returns.
     name: std::result::Result<Arc<LockName>, Arc<Error>>,
     given: Arc<str>,
 }
@@ -97,8 +97,8 @@ impl Condition {
         self.wait_with("wait", guard, Moment::NEVER, None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
-    /// either way, however long that takes.
+    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. In both cases the lock is
+    /// acquired again, however long that takes.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -114,7 +114,7 @@ impl Condition {
         self.wait_with("wait_until", guard, self.lock.engine.clock.at(instant), None)
     }
 
-    /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
+    /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again also after an interrupt.
     ///
     /// # Errors
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
@@ -133,8 +133,8 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`wait_while`](Self::wait_while), for `wait` at most; returns whether `condition` is false now. The
-    /// lock is acquired again either way.
+    /// As [`wait_while`](Self::wait_while), for `wait` at most; returns whether `condition` is false now. In
+    /// both cases the lock is acquired again.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -154,7 +154,7 @@ impl Condition {
         Ok(true)
     }
 
-    /// Wakes the longest waiter; `false` if there is none.
+    /// Wakes the waiter that has waited longest; `false` if there is none.
     ///
     /// # Blocking
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
@@ -195,7 +195,8 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joins the condition's queue before the release. A notifier needs the lock, so it finds this waiter.
+        // The thread joins the condition's queue while it holds the lock. Notifiers must hold the lock too,
+        // so none can miss this waiter.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
@@ -204,7 +205,7 @@ impl Condition {
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
-            // Leaves the condition's queue: this thread will not wait, and must take no notification.
+            // This thread will not wait, so a notification sent to it would be lost: it leaves the queue.
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
@@ -233,8 +234,7 @@ impl Condition {
         let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The new hold is of the same kind as the released one: the condition may be of the plain lock,
-            // and the guard of the fenced lock.
+            // The guard may be of the fenced lock although the condition is of the plain one.
             let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -254,8 +254,7 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // Releases the levels acquired so far, since the error says that the thread holds
-                    // nothing.
+                    // The error says that the thread holds nothing, so no level may stay.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }
@@ -301,7 +300,7 @@ impl Condition {
     }
 }
 
-/// Ends the loss channels of a hold that no other hold follows.
+/// Ends the loss channels of a released hold, after which the lock was not acquired again.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);

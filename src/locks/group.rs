@@ -26,12 +26,13 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Until `settle` only this thread can release the hold, since it still acquires the other locks.
+        // Until `settle` only this thread can release the hold, which the search for deadlocks must know.
         entered.hold.with(|own| own.acquires_more = Some(ThreadMarker::current().id()));
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Adds the locks granted before the first failure, and returns this failure; releases later grants.
+    /// Adds the locks granted before the first failure, and returns this failure. Releases later grants,
+    /// because the group acquires its locks in order.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -84,7 +85,7 @@ impl Group {
 
     fn unlock(mut self) -> Result<()> {
         let refused = |level: &HeldLevel| level.engine.refused_in_observer("unlock");
-        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // dropping the guard releases
+        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // if so, the drop releases
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
             engine,

@@ -152,7 +152,8 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// An expired lease counts as a loss. In a forked child the hold is lost, since it is the parent's.
+    /// Why the hold is lost, if it is. An expired lease is a loss. In a forked child each hold is lost,
+    /// because it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -231,7 +232,8 @@ impl HeldLevel {
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
         if is_forked() {
             let (name, owner) = (self.hold().name().given().to_owned(), self.hold().owner());
-            drop(sender.try_send(Loss { name, owner, reason: LossReason::Gone })); // a full channel has a loss already
+            // A full channel has a loss already.
+            drop(sender.try_send(Loss { name, owner, reason: LossReason::Gone }));
             return;
         }
         self.hold().listen(Listener::Channel(sender), &self.engine.reporter);
@@ -246,7 +248,7 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
-        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // the drop releases
+        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // if so, the drop releases
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
@@ -260,7 +262,8 @@ impl HeldLevel {
         stood.map_err(|error| error.during(action).after_work())?;
         match unlocked {
             Ok(()) => Ok(()),
-            // The store lost the hold before its lease was over, perhaps before the work ended.
+            // The store lost the hold before its lease was over, perhaps during the work, which was then
+            // unprotected.
             Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
                 Err(error.during(action).after_work())
             }

@@ -79,7 +79,7 @@ pub enum LeaderEvent {
     },
     /// Others wait for the leadership. Sent only if the candidate [reports that](Leader::report_contended).
     Contended {
-        /// The present term.
+        /// The current term.
         term: FencingToken,
     },
     /// The candidate no longer leads. Unless withdrawn, it waits for election again.
@@ -194,7 +194,7 @@ impl Leader {
         self.shared.stop.interrupt();
         drop(self.orders.send(LeaderCommand::Withdraw));
         if thread.thread().id() == thread::current().id() {
-            return Ok(()); // called by an observer on the candidate's own thread, which ends later
+            return Ok(()); // an observer calls on the candidate's own thread, which cannot join itself
         }
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
@@ -207,8 +207,7 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // A thread of the parent may have held these values' mutexes at the fork, so the child must not
-            // drop them; see `Engine`'s `Drop`.
+            // A thread of the parent may have held these values' mutexes at the fork; see `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -222,7 +221,7 @@ impl Drop for Leader {
 
 impl LeaderShared {
     fn run(&self, sender: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
-        let mut reports_contended = false; // once set, true in all later terms
+        let mut reports_contended = false;
         loop {
             match self.elected() {
                 Ok((term, lost)) => {
@@ -237,7 +236,6 @@ impl LeaderShared {
                     }
                 }
                 Err(_over) if self.is_over() => return Ok(()),
-                // The store could not be used for the client's retry time-out: try again later.
                 Err(_trouble) => self.pause(random_between(RETRY_PAUSE)),
             }
         }
@@ -286,7 +284,7 @@ impl LeaderShared {
             }
         };
         if let Some(guard) = &*self.leadership.lock() {
-            drop(guard.on_contended(report)); // fails if the hold is lost, which is reported elsewhere
+            drop(guard.on_contended(report)); // fails if the hold is lost, which `lead` notices
         }
     }
 
@@ -314,7 +312,7 @@ impl LeaderShared {
                 },
             }
         };
-        // This candidate's `term` ends before the release lets another candidate be elected.
+        // The guard is taken first, so that `term()` is `None` before another candidate can be elected.
         let guard = self.leadership.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),

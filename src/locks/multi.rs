@@ -147,7 +147,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // Only now, after all releases, asks why a lock was not held: only the error needs this answer.
+        // Why a lock was not held is asked after all releases, so that this request delays none of them.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }
@@ -225,7 +225,8 @@ impl MultiLock {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
         let kept = match lease {
-            // The first lock must not expire before the last is acquired.
+            // A kept lease is renewed until `settle`, so the first lock does not expire before the last is
+            // acquired.
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };
@@ -260,7 +261,7 @@ impl MultiLock {
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, limit == ONCE);
                 let added = group.add(rest.iter().map(|lock| &lock.engine).zip(came));
-                // Always true for a call that makes only one attempt.
+                // Always true for a call that makes only one attempt, whose limit is `ONCE`.
                 let is_over = self.clock.now() >= limit;
                 match added {
                     None => continue,

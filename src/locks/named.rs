@@ -63,7 +63,7 @@ pub struct RedisLock {
     pub(crate) kind: Kind,
     config: LockConfig,
     given: Arc<str>,
-    /// A bad name is an error at first use.
+    /// If the name is bad: the error, which the first use returns.
     name: std::result::Result<(Arc<LockName>, Arc<LocalLock>), Arc<Error>>,
 }
 
@@ -155,8 +155,8 @@ impl RedisLock {
         }))
     }
 
-    /// Whether the calling thread holds the lock, as the server says. If not, a hold that this client
-    /// assumed is lost from then on.
+    /// Whether the calling thread holds the lock, as the server says. If the server says no, a hold that this
+    /// client still counted on is lost from then on.
     ///
     /// # Blocking
     /// One round trip; [`Guard::check`] needs none.
@@ -215,7 +215,6 @@ impl RedisLock {
         self.engine.acquire(&self.asked(action, options)?)
     }
 
-    /// Acquires for an owned guard.
     pub(super) fn own(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<OwnedGuard>> {
         Ok(self.take(action, 1, options)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
@@ -413,7 +412,8 @@ impl ReadWriteLock {
     }
 
     /// The half that many owners may hold at a time. A writing thread can take this half for itself, but not
-    /// for an [`OwnedGuard`], which would be another reader: refused as [`write`](Self::write) says.
+    /// for an [`OwnedGuard`], which would be another reader: that call is refused as [`write`](Self::write)
+    /// says.
     #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
@@ -421,9 +421,10 @@ impl ReadWriteLock {
 
     /// The half that one owner may hold, while no other holds either half.
     ///
-    /// A thread that only reads gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and
-    /// `false` or `None` from calls that do not wait. The read lock of an [`OwnedGuard`]
-    /// belongs to no thread: a writer waits for that guard, whichever thread has it.
+    /// A thread that holds only the read half gets an error of kind
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and `false` or `None` from calls that do not wait.
+    /// The read lock of an [`OwnedGuard`] belongs to no thread: a writer waits for that guard, whichever
+    /// thread has it.
     #[must_use = "`write()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn write(&self) -> &RedisLock {
         &self.write

@@ -29,7 +29,7 @@ pub(crate) fn run_once<R>(
         format!("at_least ({at_least:?}) is longer than at_most ({at_most:?})")
     })
     .map_err(on_this)?;
-    engine.usable(ACTION).map_err(on_this)?; // connects, if nothing has yet: the capabilities are the store's
+    engine.usable(ACTION).map_err(on_this)?; // connects if needed: only then are the capabilities known
     let words = "this store cannot do it: it cannot set when a lock that is held will end";
     Error::when(!engine.store.capabilities.can_expire_in, ErrorKind::Unsupported, ACTION, || words)
         .map_err(on_this)?;
@@ -37,7 +37,7 @@ pub(crate) fn run_once<R>(
     let want = AcquireCall::new(ACTION, kind, (name, &local), ONCE);
     let want = AcquireCall { lease: Lease::Fixed(at_most), ..want };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };
-    // However the job ends, even by a panic, it counts as run.
+    // From here on the job counts as run, even if it panics: `JobLock` keeps the lock for `at_least`.
     let mut ran = JobLock { guard: Some(OwnedGuard::new(engine, entered)), at_least };
     let result = ran.guard.as_ref().map(job);
     match ran.end() {
@@ -76,7 +76,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// Maximum number of tries after a split. Java's holds always look split: each server has another owner.
+/// Maximum number of tries while the servers look split. A hold of Redisson's Redlock always looks so,
+/// because it has another owner on each server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

@@ -272,7 +272,6 @@ impl Observer for Metrics {
                 histogram!(HANDOFF, self.labels(&[("scope", scope)], None)).record(took);
             }
             Event::Abandoned { .. } => counter!(ABANDONED, self.labels(&[], None)).increment(1),
-            // The other series come from `sample`.
             _ => {}
         }
     }

@@ -93,7 +93,6 @@ impl Reporter {
 
     pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
         if !self.has_own && !crate::observe::is_logged() {
-            // If standard error cannot be written, there is nowhere to report that.
             drop(writeln!(std::io::stderr(), "leasehold: {}", text()));
         }
     }
@@ -166,9 +165,9 @@ impl Reporter {
         }
     }
 
-    /// Reports, on the callback thread, what may be dropped. If too many reports wait, this one is dropped
-    /// and counted. A thread of its own reports the first drop, since the callback thread may be stuck;
-    /// `CallbacksCaughtUp` reports the number of drops.
+    /// Makes a report that may be dropped, on the callback thread. If too many reports wait, the new report
+    /// is dropped and counted. A thread of its own reports the first drop, since the callback thread may be
+    /// stuck; `CallbacksCaughtUp` reports the number of drops.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -227,7 +226,7 @@ impl Reporter {
             let (unheard, observers) = (Arc::clone(&self.unheard), self.observers.clone());
             self.run_later(move || {
                 loop {
-                    // Separate statement: no mutex is held while the program's code runs.
+                    // A statement of its own, so that the mutex is free while the program's code runs.
                     let next = unheard.lock().pop_front();
                     let Some(down) = next else { return };
                     let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
@@ -267,9 +266,9 @@ impl Reporter {
         }
     }
 
-    /// Drops a callback that will not run, on the callback thread: the callback may own the client, whose end
-    /// waits for the thread that reads replies, perhaps the caller. If too many callbacks wait, the callback
-    /// thread may be stuck, and a new thread drops them all.
+    /// Drops a callback that will not run, on the callback thread. The callback may own the client, and the
+    /// client's end waits for the thread that reads replies, which may be the caller. If too many callbacks
+    /// wait, the callback thread may be stuck, so a new thread drops them all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -284,7 +283,7 @@ impl Reporter {
                 let mut asked = unneeded.lock();
                 asked.has_job = false;
                 let callbacks = std::mem::take(&mut asked.callbacks);
-                drop(asked); // a dropped callback may end a hold, which locks this mutex
+                drop(asked); // a dropped callback may end a hold, and so lock this mutex
                 drop_all(callbacks);
             });
         }
@@ -389,7 +388,7 @@ mod tests {
             assert!(reporter.unheard.lock().len() <= MOST_UNHEARD);
             assert_eq!(reporter.can_wake(), !ends_down);
             drop(free);
-            // `close` ends the callback thread. Then no sender is left, and `reported` ends.
+            // `close` ends the callback thread. Then no sender is left, so `reported.iter()` ends.
             reporter.close();
             drop(reporter);
             let heard: Vec<bool> = reported.iter().collect();
@@ -412,14 +411,13 @@ mod tests {
             reporter.report(|_| ask());
         });
         ask();
-        // The logging observer adds further answers.
+        // With the feature `tracing` the logging observer answers too, so there may be more than three.
         let mut told: Vec<_> = told.try_iter().collect();
         assert!(told.len() >= 3);
         told.dedup();
         assert_eq!(told, [true, false]);
         reporter.report(|_| panic!("told on purpose"));
         assert!(!reporter.is_telling_here());
-        // Calls each function that reports on another thread.
         let (told, ask) = asks(&reporter);
         reporter.observe_news(move |_| ask());
         let (also, ask) = asks(&reporter);
@@ -427,7 +425,7 @@ mod tests {
         let (job, ask) = asks(&reporter);
         reporter.run_later(ask);
         assert_eq!([told.recv(), also.recv(), job.recv()], [Ok(false), Ok(false), Ok(false)]);
-        // Without a callback thread these functions report on the calling thread.
+        // `close` ends the callback thread, so `run_later` runs the job on this thread.
         reporter.close();
         let (told, ask) = asks(&reporter);
         reporter.run_later(ask);
@@ -463,7 +461,6 @@ mod tests {
                 });
             }
         }
-        // This report arrives while the callback blocks, even for ever.
         assert_eq!(reported.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();

@@ -221,7 +221,6 @@ mod tests {
             waited_for.note(&format!("heavy:{}", n % heavy));
         }
         assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
-        // Each wait is counted under some name.
         let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
         assert_eq!(counted, 200_000);
         let most = waited_for.most(usize::try_from(heavy).unwrap());

@@ -12,7 +12,7 @@ pub(crate) fn for_bytes(socket: &impl AsFd) -> PollFd<'_> {
 
 /// Waits up to `limit` until a socket is ready. The next read or write reports any error.
 pub(crate) fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
-    // Winsock counts milliseconds, in 31 bits.
+    // Winsock counts milliseconds in 31 bits, so a limit above 24 days would overflow.
     const LONGEST: Duration = Duration::from_secs(24 * 3600);
     let limit = Timespec::try_from(limit.min(LONGEST)).ok();
     !matches!(poll(sockets, limit.as_ref()), Ok(0))

@@ -57,8 +57,7 @@ pub(crate) fn clock_namespace() -> PathBuf {
 }
 
 pub(crate) fn pid_namespace() -> u64 {
-    // Reading the link, such as `pid:[4026531836]`, is cheaper than `stat`.
-    let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default(); // such as `pid:[4026531836]`
     let text = link.to_str().unwrap_or_default();
     text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }

@@ -76,7 +76,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // A shutdown of writes alone does not end waiting reads. Threads in `wait` check this flag.
+        // This flag ends the reads of threads in `wait`, which a shutdown of writes alone must not end.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }
@@ -97,7 +97,7 @@ impl Socket {
             }
             left -= part;
             if left == 0 {
-                return Err(io::ErrorKind::WouldBlock.into()); // as on Unix
+                return Err(io::ErrorKind::WouldBlock.into()); // the error of a time-out on Unix
             }
         }
     }

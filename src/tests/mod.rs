@@ -114,7 +114,7 @@ pub(crate) fn soon() -> Moment {
     Clock::System.after(Duration::from_secs(30))
 }
 
-/// Waits for something that another thread or a server does in its own time, which is long on a busy machine.
+/// Waits for something that another thread or a server does, which may take long on a busy machine.
 #[track_caller]
 pub(crate) fn eventually(mut happened: impl FnMut() -> bool) {
     let deadline = Clock::System.after(Duration::from_secs(60));

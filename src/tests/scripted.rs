@@ -167,7 +167,7 @@ pub(crate) struct Scripted {
     pub(crate) inspections: Asked<Option<Snapshot>>,
     pub(crate) descriptions: Asked<Inspection>,
     pub(crate) forces: Asked<bool>,
-    /// The answers to hand-offs, as their readers find them; hand-offs without a script are not sent.
+    /// The answers to hand-offs, made when they are read. A hand-off without a script is not sent.
     pub(crate) handoffs: Asked<Handoff>,
     /// The scripts for waiters that begin to listen.
     pub(crate) listens: Asked<()>,
@@ -186,7 +186,7 @@ pub(crate) struct Scripted {
     /// The client's entries in the directory, and whether the watchdog awaited the answer.
     pub(crate) entries: Mutex<Vec<(String, bool)>>,
     pub(crate) has_sessions: bool,
-    /// The end of the session of all holds.
+    /// The session with which all holds end.
     pub(crate) session: Option<Arc<dyn Bound>>,
     pub(crate) attached: Mutex<Option<ServiceWaker>>,
     /// Until this moment, renewals get no answer before their deadline.

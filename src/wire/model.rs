@@ -33,7 +33,6 @@ impl Pipe {
         let deadline = Clock::System.after(state.read_limit);
         loop {
             if !state.to_client.is_empty() {
-                // The bytes come in pieces, as from a network.
                 let most = buf.len().min(state.to_client.len());
                 let count = if toss() { most } else { 1 };
                 for (to, from) in buf.iter_mut().zip(state.to_client.drain(..count)) {

@@ -1,8 +1,8 @@
 //! Fenced writes: the resource refuses a writer whose token is older than one it has seen.
 //!
 //! A lease lock cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
-//! resource can, by keeping the highest token beside the data and comparing. This module does so for three
-//! kinds of resource. All writers of a resource must use it, with tokens of one lock.
+//! resource can, by keeping the highest token beside the data and comparing. This module does so for Redis
+//! keys, SQL rows and files. All writers of a resource must use it, with tokens of one lock.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -80,9 +80,10 @@ fn is_identifier(text: &str) -> bool {
 
 /// Replaces a file's content unless a newer token wrote it: then returns `false`, with nothing changed.
 ///
-/// A second file, the register `<name>.fence`, keeps the highest token seen and is locked during the write. A third, with
-/// a random name, takes the content and is renamed, so readers see the old content or the new, never a part.
-/// A process killed in between leaves the third, `.leasehold-<32 digits>`, which may be deleted.
+/// A second file, the register `<name>.fence`, keeps the highest token seen and is locked during the write. A
+/// third file, with a random name, takes the content and is renamed, so readers see the old content or the
+/// new, never a part. A process killed in between leaves the third file, `.leasehold-<32 digits>`, which may
+/// be deleted.
 ///
 /// The new file has the mode, owner and group of the old one, as does a new register. If this user may not
 /// set them, nothing is written. The new file lacks set-user-id and set-group-id bits, access control lists,
@@ -126,13 +127,13 @@ pub fn write_file(path: &Path, fence: FencingToken, content: &[u8]) -> Result<bo
     replace(path, fence.get(), content).map_err(failed)
 }
 
-// Other users may write to the folder and plant links. Therefore the folder's path is resolved once, and no
-// name within it is used before it is known to be a file, and no link.
+// Other users may write to the folder and plant links. Therefore the folder's path is resolved once, and each
+// name in the folder is checked to be a file, not a link, before its use.
 
 fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     let path = in_folder(path)?;
     let mut register = TokenRegister::beside(&path)?;
-    // From here on no other fenced writer replaces the file.
+    // The register is locked from here on, so no other fenced writer replaces the file.
     let old = old(&path)?;
     if register.seen()? > token {
         return Ok(false);
@@ -149,7 +150,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     };
     // Stores the token before the content: even after a crash in between no older token is accepted.
     register.set(token)?;
-    // Puts a new register's name on the disk before the content.
+    // A new register must be on the disk before the content, so that a crash leaves no content without it.
     system::sync_folder(&path)?;
     draft.file.write_all(content)?;
     draft.file.sync_all()?;
@@ -182,7 +183,7 @@ fn old(path: &Path) -> io::Result<Option<Metadata>> {
         Some(old) if !old.is_file() => {
             Err(refused("the path names a link or something else that is no file"))
         }
-        // On Unix the folder's permissions decide.
+        // On Unix the folder's permissions decide whether a file may be replaced.
         Some(old) if cfg!(windows) && old.permissions().readonly() => Err(refused("the file is read-only")),
         _ => Ok(()),
     }?;
@@ -193,7 +194,8 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file: at first only its owner can read a replacement; the umask limits other new files.
+/// The mode of a new file. A replacement can be read only by its owner, until `copy_owner` sets the old
+/// file's mode. The umask limits other new files.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }
@@ -235,7 +237,7 @@ impl TokenRegister {
                 return Err(refused("the file at the register's path is no register of this file's owner"));
             }
             file.lock()?; // closing the file unlocks it
-            // If another file replaced this register meanwhile, its lock excludes nobody: try again.
+            // If another file replaced the opened register meanwhile, this lock excludes nobody: try again.
             if system::is_at(&file, &path) {
                 return Ok(TokenRegister { file, path, is_new });
             }
@@ -283,7 +285,7 @@ struct TemporaryFile {
 impl TemporaryFile {
     /// A new file in the same folder, with the old one's mode and owner.
     fn instead_of(old: Option<&Metadata>, path: &Path) -> io::Result<TemporaryFile> {
-        // Unpredictable, so that no one can create it first.
+        // The name is unpredictable, so that no one can create the file first.
         let path = path.with_file_name(format!(".leasehold-{}", Uuid::new_v4().simple()));
         let file = system::opening(mode(old)).write(true).create_new(true).open(&path)?;
         let draft = TemporaryFile { path, file, is_in_place: false };
@@ -295,7 +297,6 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // A temporary file that cannot be removed does no harm: nothing reads it.
             fs::remove_file(&self.path).unwrap_or_default();
         }
     }
@@ -337,7 +338,8 @@ mod system {
         id(fs::symlink_metadata(path)).is_some_and(|there| id(file.metadata()) == Some(there))
     }
 
-    /// Gives `file` the owner and group of `old`, and its mode without the set-user-id and set-group-id bits.
+    /// Gives `file` the owner and group of `old`, and the mode that `mode` makes of the old one, without the
+    /// set-user-id and set-group-id bits.
     pub(super) fn copy_owner(file: &File, old: &Metadata, mode: impl Fn(u32) -> u32) -> io::Result<()> {
         let made = file.metadata()?;
         let owner = (made.uid() != old.uid()).then(|| old.uid());

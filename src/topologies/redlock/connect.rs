@@ -54,9 +54,7 @@ impl Redlock {
 
     fn join_all(&self, opened: Vec<Option<Result<()>>>) -> Result<()> {
         let nodes = &self.monitor.nodes;
-        // `wrong`: an error that makes the whole list of servers unusable. `unusable`: the error of one
-        // server, which is returned only if no majority connected.
-        let (mut wrong, mut unusable) = (None, None);
+        let (mut fatal, mut tolerable) = (None, None);
         let late = || Err(Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet"));
         let opened = opened.into_iter().map(|one| one.unwrap_or_else(late).map_err(Failure::Refused));
         let votes = Votes(opened.collect());
@@ -68,7 +66,7 @@ impl Redlock {
             {
                 let words = format!("{}: {}", node.place, error.detail());
                 let refusal = Error::new(error.kind(), "connect", words).with_source(error.copy());
-                let of = if excludes_server(error) { &mut wrong } else { &mut unusable };
+                let of = if excludes_server(error) { &mut fatal } else { &mut tolerable };
                 of.get_or_insert(refusal);
             }
         }
@@ -77,7 +75,7 @@ impl Redlock {
             Some(same_server(&node.place, &twin.place))
         });
         let too_few = votes.done().count() < votes.majority();
-        if let Some(error) = twins.or(wrong).or(unusable.filter(|_| too_few)) {
+        if let Some(error) = twins.or(fatal).or(tolerable.filter(|_| too_few)) {
             return Err(error);
         }
         if too_few {
@@ -141,7 +139,8 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use, unless another node is the same server. (`connect` compares the first ones.)
+    /// Takes a server into use, unless another node is the same server. (For the first connections
+    /// `join_all` checks that.)
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

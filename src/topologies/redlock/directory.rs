@@ -48,7 +48,6 @@ fn away<T>(words: &'static str) -> Answer<T> {
 
 impl Directory for Redlock {
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
-        // The entry goes to all servers in use, because a reader may ask any of them.
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
         for (_, directory) in self.directories() {
@@ -61,7 +60,7 @@ impl Directory for Redlock {
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        // If a server cannot remove the entry, the entry ends with its lease.
+        // Errors are ignored, because an entry that stays ends with its lease.
         self.directories().for_each(|(_, one)| drop(one.remove(client, self.node_until(deadline))));
         Ok(())
     }
@@ -106,7 +105,7 @@ impl Directory for Redlock {
         // A server whose `NameMapper` changes names cannot list the names that users gave.
         let listable = || self.directories().filter(|(node, _)| node.map_names.is_none());
         let all = self.monitor.nodes.len();
-        // Any `enough` servers together have each lock that a majority has.
+        // Any `enough` servers include one of every majority, so together they list every held lock.
         let enough = all - majority(all) + 1;
         if self.monitor.nodes.iter().filter(|node| node.map_names.is_none()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
@@ -114,7 +113,7 @@ impl Directory for Redlock {
         if from.servers.is_none() && listable().count() < enough {
             return away("too many servers are away: some locks would be missing");
         }
-        // All servers of this listing, of which `asked` are listed completely.
+        // The servers of this listing. The first `asked` of them are already listed completely.
         let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
@@ -149,7 +148,7 @@ impl Directory for Redlock {
             }
             // `describe` limits the time of each server, so a listing needs no common deadline.
             let agreed = Inspect::describe(self, &name, Moment::NEVER)?;
-            // An owner that has only a minority does not hold the lock, so it is not listed.
+            // Owners that only a minority granted hold nothing, so this server's view is not listed.
             if owners(&agreed).eq(owners(seen)) {
                 listed.push(agreed);
             }

@@ -52,7 +52,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // With an even shorter time-out, for a very short lease, a healthy node would count as silent.
+        // A tenth of a very short lease would be too short: healthy nodes would count as silent.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(SHORTEST_NODE_TIMEOUT));
         deadline.min(Clock::System.after(timeout))
     }
@@ -174,7 +174,7 @@ impl Redlock {
         votes
     }
 
-    /// Releases what an attempt without a majority was granted. Returns whether any server had granted it.
+    /// Releases the grants of an attempt without a majority. Returns whether there were any.
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
         let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let answers =
@@ -185,7 +185,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// Decides a first acquire. If no majority granted it in time, undoes it on each server that granted it.
+    /// Decides the outcome of a first acquire. If no majority granted the lock in time, releases the grants.
     fn first(
         &self,
         claim: &Claim,
@@ -216,7 +216,6 @@ impl Redlock {
         if !got_some || !claim.waits {
             return Ok(Attempt::Busy { retry_after });
         }
-        // Another client may have got as many servers, and an immediate retry of both would collide again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
@@ -226,9 +225,8 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(self: Arc<Self>) -> Capabilities {
-        // All servers are Redis servers, so the capabilities of any are valid for all. A majority is connected.
-        let first = self.members().next().map(|member| member.store.capabilities.clone());
-        let Capabilities { can_expire_in, poll_every, .. } = first.unwrap_or_default();
+        let of_any_redis = self.members().next().map(|member| member.store.capabilities.clone());
+        let Capabilities { can_expire_in, poll_every, .. } = of_any_redis.unwrap_or_default();
         Capabilities {
             can_expire_in,
             poll_every,
@@ -314,8 +312,8 @@ impl Store for Redlock {
                 self.monitor.confirmed(claim, begun, &lacking);
             } else {
                 self.monitor.over(claim);
-                // The rest is cleaned up: otherwise the minority with the hold would block other clients for
-                // a lease.
+                // Without this clean-up the minority that still has the hold would block other clients for a
+                // lease.
                 self.monitor.clean_up_where(claim, |at, _| !lacking.contains(&at));
             }
             Ok(is_held)
@@ -349,8 +347,8 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // Frees the lock on all servers at the same time. If the last server came later, a hold that the
-        // monitor restored to the first one meanwhile could still have a majority.
+        // If the servers were freed one after the other, the monitor could restore the hold on the first
+        // ones before the last is freed, and a majority would remain.
         let force = |node: &_| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let forced = at_once(&self.monitor.nodes, force);
         let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
@@ -418,7 +416,6 @@ impl Inspect for Redlock {
                 });
             }
         }
-        // No owner has a majority, so nobody holds the lock.
         Ok(Inspection::new(name.given(), ObjectKind::Absent))
     }
 }

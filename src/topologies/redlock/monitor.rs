@@ -35,7 +35,6 @@ struct PendingCleanup {
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a silent server has returned, requests sent earlier may still arrive during this time.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// A batch may take one node time-out, and one more for every so many claims.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -150,8 +149,8 @@ impl NodeMonitor {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             return votes.too_few("unlock", &self.places(), freed > 0, say_release);
         }
-        // The caller has its result. A server that did not answer may still hold the lock, unless it was
-        // already out of use when the hold began.
+        // A server that did not answer may still have the hold, so a clean-up follows there. A server that
+        // was out of use before the hold began has no hold.
         self.clean_up_where(claim, |at, node| match votes.0.get(at) {
             Some(Ok(_)) | None => false,
             Some(Err(Failure::Unknown(_))) => true,
@@ -185,7 +184,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
-        // The numbers are spent first, so that a caller that learns the outcome takes a new owner number.
+        // The numbers are spent first: a caller that learns the outcome may ask for its next number at once.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -261,8 +260,8 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The late grant is removed, so the clean-up ends, unless one of its earlier requests had
-                    // no answer: the server may execute that request later, and delete a newer hold.
+                    // The late grant is removed, so the clean-up ends. It goes on if an earlier clean-up had
+                    // no answer: the server may execute that one later, and delete a newer hold.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {
@@ -282,10 +281,10 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
-        // While a server is out of use, looks again soon, in case the server returns.
-        let looked = self.nodes.iter().any(|node| !node.is_ready());
+        // Clean-ups of servers that are away, which `next` leaves out, are due as soon as these return.
+        let is_any_away = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
-        next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
+        next.unwrap_or(Moment::NEVER).min(if is_any_away { soon } else { Moment::NEVER })
     }
 
     /// Restores the holds that are due, and returns when to look for further ones.
@@ -298,8 +297,7 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The restored hold ends with the hold on the other servers: the client counts on no longer
-                // lease.
+                // The client counts on no longer lease than the hold has on the other servers.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);
@@ -325,7 +323,7 @@ impl NodeMonitor {
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(failure)) => {
                     match failure {
-                        // The server may grant the restore late, after the holder's release.
+                        // The server may grant the restore after the holder's release.
                         Failure::Unknown(_) => self.clean_up_later(order.node, order.claim.clone()),
                         Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
                     }
@@ -334,8 +332,8 @@ impl NodeMonitor {
                 }
             }
         }
-        // Sends the number of levels for re-entered holds. The answers do not matter: only listings show the
-        // number, and each later re-entry or release sets it.
+        // These requests set the hold count of re-entered holds. The answers do not matter, because only
+        // listings show the count, and each later re-entry or release sets it again.
         drop(ask(&reentered, |claim| claim.levels));
         now
     }

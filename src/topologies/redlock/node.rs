@@ -26,7 +26,8 @@ pub(crate) struct Voter {
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Fails only if the server has another format: a client that may not write can still lock.
+    /// Fails only if the server stores another format. Without the right to write the format's key, a client
+    /// can still lock, so other errors are ignored.
     pub(super) fn store_format(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
@@ -46,8 +47,8 @@ pub(crate) struct VotingNode {
     /// Empty until the first successful connection.
     pub(super) member: OnceLock<Voter>,
     outage: Mutex<Option<NodeOutage>>,
-    /// The first owner number that was unused when the server last went out of use. Meanwhile the server gets
-    /// no requests, so it holds nothing under this number and later ones.
+    /// The first owner number that was unused when the server last went out of use. Until its return the
+    /// server gets no requests, so it holds nothing under this number and later ones.
     unasked_from: AtomicU64,
 }
 
@@ -138,8 +139,9 @@ impl VotingNode {
         true
     }
 
-    /// If a check is due, asks the server for at most `patience`, or calls `open` if it was never connected.
-    /// Returns whether the server answers again, and when the next check is due.
+    /// If a check is due, sends the server a request, whose answer may take `patience`; if the server was
+    /// never connected, calls `open` instead. Returns whether the server answers again, and when the next
+    /// check is due.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
@@ -156,7 +158,6 @@ impl VotingNode {
         };
         let answer = probe.map(inspect);
         let mut outage = self.outage.lock();
-        // Any answer shows that the server is back, even an error other than silence.
         if let (Some(Err(failure)), Some(outage)) = (answer, &mut *outage)
             && failure.error().is_silence()
         {
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redlock_servers_outage_lasts_from_failure_to_return() {
+    fn a_redlock_servers_outage_lasts_until_it_joins_again() {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
         let store = || Voter {

@@ -1,8 +1,8 @@
 //! Restores: holds granted again on servers that lost them. Such a server does not count at first.
 //!
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
-//! it. Decision 0038 proves that no second majority can arise. While a server *does not count* for a hold,
-//! its answer "held" is read as "not held":
+//! it. Decision 0038 proves that no second majority can arise. At two times a server *does not count* for a
+//! hold, which means that its answer "held" is read as "not held":
 //! - from the renewal that found the hold missing there, until a renewal that began after the restore is
 //!   confirmed by a majority without this server;
 //! - while a clean-up of the hold's owner is under way there.
@@ -15,7 +15,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Maximum number of holds restored to one server in one round.
+/// Maximum number of restores in one round.
 const AT_A_TIME: usize = 500;
 
 #[derive(Default)]
@@ -114,7 +114,8 @@ impl Restores {
         }
     }
 
-    /// Notes that a clean-up is finished. After the last, the server counts again: no request can come late.
+    /// Notes that a clean-up is finished. After the last clean-up no late request can arrive, so the server
+    /// counts again.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::CleaningUp(times) if *times > 1 => {
@@ -134,7 +135,8 @@ impl Restores {
                 true
             }
             (State::Asked(_), None) => false,
-            // The hold ended while the answer was on its way, and a clean-up follows.
+            // The hold ended while the answer was on its way. A clean-up follows, so the answer changes
+            // nothing.
             (State::Due(..) | State::Restored(..) | State::CleaningUp(_), _) => true,
         });
     }
@@ -228,8 +230,8 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // The holder's process was killed, so the entry ends with the lease.
-        assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
+        let after_the_lease = now.plus(Duration::from_secs(61));
+        assert!(restores.take_due(|_| true, after_the_lease).is_empty());
         assert!(restores.entries.lock().is_empty());
     }
 
@@ -303,7 +305,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "the server is to forget the hold");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // The end of an earlier clean-up on the third node must not cancel a newer restore there.
+        // The end of an earlier clean-up on node 2 must not cancel a newer restore there.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

@@ -158,7 +158,7 @@ fn a_split_vote_is_undone_and_followed_by_a_pause() {
 }
 
 #[test]
-fn an_unreleased_grant_of_a_split_vote_is_undone() {
+fn a_split_votes_grant_is_undone_even_if_its_release_fails() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
@@ -180,7 +180,6 @@ fn an_undo_is_complete_only_when_all_servers_confirm() {
     for server in servers.iter().take(2) {
         server.cleanups.say(freed);
     }
-    // The third server had nothing to free. A late grant may still come there, so the clean-up goes on.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
 }
 
@@ -198,13 +197,12 @@ fn one_servers_unanswered_grant_is_undone_until_confirmed() {
 fn late_grants_of_a_returning_server_are_undone() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // The server answers only after the lease and the node's time-out, so its grant arrives late.
-    let silence = takes(Duration::from_millis(300));
+    let lease_and_node_timeout_pass = takes(Duration::from_millis(300));
     third.inspections.always(silent);
     let unanswered = |failure: Failure| Failure::Unknown(failure.into_error().with_unknown_outcome());
     third.attempts.say(move || silent().map_err(unanswered));
     drop(redlock.attempt(&brief, 1, soon()));
-    silence();
+    lease_and_node_timeout_pass();
     third.inspections.rightly();
     eventually(|| third.cleanups.count() >= 2);
 }
@@ -300,8 +298,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
 #[test]
 fn a_restored_server_counts_only_after_other_servers_confirm_the_hold() {
     let (redlock, [_, second, third]) = redlock();
-    // `second` may have lost the hold before `third` was restored. Then another owner may have held both at once,
-    // so the vote of `third` must not count.
+    // `second` may have lost the hold before `third` was restored. Then another owner may have held the lock
+    // on both at once, so the vote of `third` must not count.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));
@@ -327,7 +325,7 @@ fn an_unconfirmed_restore_does_not_count_in_any_vote() {
 }
 
 #[test]
-fn a_majority_reentry_makes_a_restored_hold_count() {
+fn a_reentry_confirmed_by_a_majority_makes_a_restored_hold_count() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
     redlock.attempt(&hold, 2, soon()).granted();
@@ -367,7 +365,7 @@ fn an_unanswered_restore_is_undone_and_not_counted() {
 }
 
 #[test]
-fn a_server_undoing_a_grant_does_not_count_in_renewals() {
+fn a_server_undoing_a_grant_when_asked_does_not_count() {
     let (redlock, [first, second, third]) = redlock();
     third.attempts.say(in_doubt);
     let hold = lacking(&redlock, &third);
@@ -413,14 +411,12 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
     third.attempts.say(in_doubt);
     let hold = claim(LONG);
     redlock.attempt(&hold, 1, soon()).granted();
-    // A clean-up will remove the grant of `third`, whose outcome is unknown, so that grant does not count.
-    // Without `second` no majority is left.
     second.renewals.say(refused);
     assert!(renew(&redlock, &hold, &[]).is_err());
 }
 
 #[test]
-fn a_grants_undo_is_repeated_after_an_unanswered_undo() {
+fn an_undo_goes_on_if_one_request_had_no_answer() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say_each([in_doubt(), freed(), freed()]);
@@ -460,7 +456,7 @@ fn a_server_silent_at_the_start_joins_later() {
 
 /// A server on whose clock the lease has ended, though the lock's record exists, reports no remaining time.
 #[test]
-fn a_missing_remaining_time_does_not_hide_that_of_others() {
+fn a_missing_remaining_time_does_not_hide_other_servers_times() {
     let (redlock, servers) = redlock();
     let left = [None, Some(Duration::from_secs(20)), Some(Duration::from_secs(10))];
     for (server, remaining) in servers.iter().zip(left) {

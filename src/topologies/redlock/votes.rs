@@ -66,8 +66,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // If `veto` servers have lasting errors, no retry can reach a majority, so the result is a lasting
-        // error. Otherwise a retry may succeed, and the result is a retryable error.
+        // If `veto` servers have lasting errors, no retry can reach a majority. Otherwise a retry may
+        // succeed.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -221,7 +221,7 @@ impl Votes<Option<Snapshot>> {
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // All hold counts matter, whoever the owner: Redisson's Redlock has another owner on each server.
+        // The counts of all owners are used, because Redisson's Redlock has another owner on each server.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);
@@ -232,7 +232,6 @@ impl Votes<Option<Snapshot>> {
         let holder = holder.unwrap_or(&first.holder);
         let mut remaining: Vec<Option<Duration>> =
             held().filter(|seen| seen.holder == *holder).map(|seen| seen.remaining).collect();
-        // A lease without an end is sorted first, as the longest one.
         remaining.sort_unstable_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
         let remaining = remaining.get(enough - 1).or(remaining.last()).copied().flatten();
         Some(Snapshot { holder: holder.clone(), count, remaining })
@@ -291,7 +290,6 @@ mod tests {
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
         assert_eq!(error.detail(), "1 of 3 servers answered, but 2 are needed; a: true; b: no; c: no");
-        // The retryable error is returned, because the third server could still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
         assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());

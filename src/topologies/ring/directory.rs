@@ -26,7 +26,7 @@ impl RingStore {
         node.capabilities.directory.as_deref().map_or_else(none, ask)
     }
 
-    /// Asks the node that `from` names for its next page. Once its pages are read, the next node follows.
+    /// Asks the node that `from` names for its next page. After the node's last page the next node follows.
     fn page<T>(
         &self,
         from: &Place,
@@ -35,9 +35,8 @@ impl RingStore {
         let view = self.view();
         let labels = || {
             let nodes = view.nodes.iter().zip(0_u32..);
-            // Does not ask nodes that were declared lost, or are in no list of this ring.
-            let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
-            kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
+            let in_use = nodes.filter(|(_, home)| view.mark(*home).is_some());
+            in_use.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };
         page_by_server(from, labels, |label, from| {
             let node = view.nodes.iter().find(|node| node.label == label);

@@ -57,8 +57,8 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Compares only the epochs. Only the nodes' marks show whether the new ring names all earlier lists
-        // that it must name, because this client may have missed changes.
+        // This client may have missed changes of the ring. So only the nodes' marks (`announce`) show whether
+        // the new ring names all earlier lists that it must name.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
@@ -75,7 +75,7 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // Closes servers that the new view replaces. Their pending requests end by their deadlines.
+        // A node with a changed URL has a new store. Requests to the old store end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.store.close());
         Ok(())
@@ -127,7 +127,7 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Reads the marks of all reachable nodes, checks that the new ones may replace them, and then sets them.
+    /// Reads the marks of all reachable nodes. If the view's marks may replace them, sets the view's marks.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
         let stored = survey(view, deadline);
@@ -151,7 +151,7 @@ impl RingStore {
             return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
         for (home, stored) in reached {
-            // A node that cannot be reached now gets its mark from the next attempt (`under`).
+            // A retryable error is ignored, because the next attempt at this node sets the mark (`under`).
             match settle(view, home, stored, deadline) {
                 Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
                     return Err(error);
@@ -227,7 +227,7 @@ impl RingStore {
         Ok(Arc::clone(&node.store))
     }
 
-    fn lines_at(&self, home: u32, tell: impl FnOnce(&dyn WaitQueues)) {
+    fn wait_queues_at(&self, home: u32, tell: impl FnOnce(&dyn WaitQueues)) {
         if let Some(node) = self.view().node(home)
             && let Some(wait_queues) = &node.capabilities.wait_queues
         {
@@ -243,9 +243,8 @@ impl RingStore {
 
 impl Store for RingStore {
     fn capabilities(self: Arc<Self>) -> Capabilities {
-        // All nodes are Redis servers, so the capabilities of any are valid for all.
-        let first = self.view().nodes.first().map(|node| node.capabilities.clone());
-        let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = first.unwrap_or_default();
+        let of_any_redis = self.view().nodes.first().map(|node| node.capabilities.clone());
+        let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = of_any_redis.unwrap_or_default();
         Capabilities {
             wakes,
             can_expire_in,
@@ -313,7 +312,7 @@ impl Store for RingStore {
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let force = |home| self.at(home)?.force(kind, name, deadline);
-        // Frees the lock on all nodes that can be reached, before it returns an error.
+        // `collect` asks all nodes before the first error ends the fold, so the reachable ones free the lock.
         let answers: Vec<_> = self.view().homes(name).into_iter().map(force).collect();
         answers.into_iter().try_fold(false, |any, answer| Ok(any | answer?))
     }
@@ -331,7 +330,6 @@ impl Store for RingStore {
     }
 
     fn close(&self) {
-        // The stores are closed at the same time, because each may wait for requests in flight.
         drop(at_once(&self.view().nodes, |node| node.store.close()));
     }
 }
@@ -370,11 +368,11 @@ impl WaitQueues for RingStore {
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
-        self.lines_at(claim.home, |wait_queues| wait_queues.leave_wait_queue(claim, deadline));
+        self.wait_queues_at(claim.home, |wait_queues| wait_queues.leave_wait_queue(claim, deadline));
     }
 
     fn end_release_watch(&self, claim: &Claim) {
-        self.lines_at(claim.home, |wait_queues| wait_queues.end_release_watch(claim));
+        self.wait_queues_at(claim.home, |wait_queues| wait_queues.end_release_watch(claim));
     }
 }
 

@@ -95,7 +95,7 @@ impl From<String> for RingNode {
     }
 }
 
-// Omits the URL, which may contain a password.
+// `Debug` does not show the URL, because it may contain a password.
 debug_fields!(RingNode, |it| label: it.label, weight: it.weight);
 
 /// A numbered list of servers over which names are spread.
@@ -139,9 +139,9 @@ impl Ring {
         self
     }
 
-    /// Names the nodes of the previous list, which may still have holds. Before another node grants a name
-    /// that belonged to one of them, the client asks that node too. If the previous list was itself moving
-    /// from an earlier one, call this twice: once for each.
+    /// Names the nodes of the previous list, which may still have holds. Before a new node grants a name that
+    /// belonged to an old node, the client asks the old node too. If the previous list was itself moving from
+    /// an earlier one, call this twice: once for each.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self
@@ -280,8 +280,8 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // With the same nodes, the new ring only drops earlier lists, whose holds have ended. Otherwise the
-        // new ring must name as earlier every list whose nodes may have holds.
+        // A ring with the stored ring's nodes only drops earlier lists, whose holds have ended. Other rings
+        // must name as earlier every list whose nodes may have holds.
         let is_same = stored.ring == self.ring;
         let asks_all = self.before.contains(&stored.ring)
             && stored.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
@@ -326,8 +326,7 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // The points are sorted by label too, so that nodes with an equal point have one order in all
-        // processes.
+        // Sorted by label too, so that nodes with an equal point have one order in all processes.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }
@@ -375,7 +374,6 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // The names have moved: the next ring has the same nodes, and needs no `moving_from` any more.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -385,7 +383,7 @@ mod tests {
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
         mark(&half.moving_from(TWO)).may_replace(&mark(&moving).to_string()).unwrap();
-        // The next move returns to the nodes of the first list.
+        // `TWO` is the new ring itself, so only `THREE` must be named.
         mark(&Ring::new(TWO).epoch(3).moving_from(THREE)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -431,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_shown_address_has_no_password() {
+    fn a_ring_nodes_label_and_debug_output_have_no_password() {
         let node = RingNode::new("redis://me:S3CR3T@10.0.0.1:6379/");
         assert!(!format!("{node:?}").contains("S3CR3T"));
         assert_eq!(node.label_text(), "10.0.0.1:6379");
@@ -480,7 +478,7 @@ mod circle_tests {
         assert_eq!(homes, [2, 2, 2, 0, 1, 2, 1, 0]);
     }
 
-    /// Prints the measured shares; visible with `--nocapture`.
+    /// Prints the measured deviations; visible with `--nocapture`.
     #[test]
     fn ring_nodes_share_names_equally_within_ten_percent() {
         let counts = [2, 3, 5, 8, 16];

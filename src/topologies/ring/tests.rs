@@ -27,8 +27,8 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
     Claim { waits: true, home, ..crate::tests::claim(Kind::Mutex, name, lease) }
 }
 
-/// A claim names the node that will renew and release its hold. If another node granted it, nobody would
-/// release that grant, and it would block others for a lease.
+/// A claim names the node that will renew and release its hold. If another node granted the claim, nobody
+/// would release that grant, which would block others for a lease.
 #[test]
 fn a_moved_names_request_to_its_old_node_is_refused() {
     let (ring, nodes) = ring_of_two();
@@ -62,7 +62,6 @@ fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let begun = Clock::System.now();
     *hanging.silent_until.lock() = Some(begun.plus(HANGS));
-    // The ring waits a seventh of the 70 ms lease for a slow node.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(&answers[..], [Ok(true), Err(Failure::Unknown(_))]), "{answers:?}");

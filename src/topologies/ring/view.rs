@@ -1,4 +1,4 @@
-//! A client's view of the ring: nodes, home nodes, and requests that only nodes with the view's mark obey.
+//! A client's view of the ring: its nodes, each name's home node, and the mark that each node shall store.
 //!
 //! One thread for each node sends batches and marks, so a node that hangs delays no other.
 
@@ -75,7 +75,8 @@ impl RingView {
     }
 }
 
-/// Runs `ask` on a node that stores the view's mark. Replaces another mark first, if that is allowed.
+/// Runs `ask` on the node under the view's mark. If the node stores another mark, first replaces that mark,
+/// if the view's mark may replace it.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
@@ -87,7 +88,7 @@ pub(super) fn under<T>(
     loop {
         match ask(&*node.store, &text) {
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
-            // The node has another mark and did nothing. Replaces the mark, and repeats the request.
+            // `Other` means that the node did nothing, so the loop may repeat the request under the new mark.
             Ok(Marked::Other(stored)) => settle(view, home, stored, deadline)?,
             Err(failure) => return Ok(Err(failure)),
         }
@@ -103,7 +104,7 @@ pub(super) fn settle(view: &RingView, home: u32, mut stored: String, deadline: M
     loop {
         mark.may_replace(&stored).inspect_err(|error| note_stale(view, error))?;
         if stored.is_empty() {
-            // The node is new, or has lost its data. If another node knows a newer ring, sets no mark here.
+            // A node without a mark is new or has lost its data. So only other nodes can know a newer ring.
             for (_, other, answer) in survey(view, deadline.min(Clock::System.after(SURVEY_LIMIT))) {
                 if let Ok(Marked::Other(stored)) = answer {
                     other.may_replace(&stored).inspect_err(|error| note_stale(view, error))?;
