@@ -115,8 +115,8 @@ contract!(callbacks_are_a_second_apart_while_others_wait, needs(Hearing), |store
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // If a callback is late, the next callback may follow after less than a second, because the second counts
-    // from the time at which the late callback was due.
+    // The client counts each second from the time at which the callback was due, so a late callback is
+    // followed by the next in less than a second.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);

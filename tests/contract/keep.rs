@@ -110,7 +110,6 @@ contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
 contract!(a_cached_lock_unused_for_half_a_second_is_free, needs(Keeping), |store| {
     let (lock, other) = cached_lock(store);
     is_freed_when_unused(&lock, &other);
-    // The client has not stopped caching this lock: it caches the lock again after the next use.
     assert_is_cached_after(|| cycle(&lock), &other.get_lock(lock.name()));
 });
 
@@ -172,8 +171,8 @@ contract!(two_clients_that_contend_for_a_cached_lock_both_progress, needs(Keepin
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
 });
 
-// Each of 64 threads uses 31 locks. The soak runs this test longer, beside busy processes, and may stop the
-// server for half a lease.
+// The soak runs this test longer, beside busy processes, and may stop the server for half a lease, so some
+// calls get no answer.
 contract!(a_cached_lock_in_use_survives_heavy_load, needs(Keeping), |store| {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let losses = Arc::new(parking_lot::Mutex::new((Vec::new(), Duration::ZERO)));

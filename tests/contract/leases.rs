@@ -176,7 +176,6 @@ contract!(after_nested_locking_another_threads_hold_is_still_renewed, |store| {
     });
 });
 
-// Redisson counts how often a thread has entered. After a lost nested hold it would renew for ever.
 contract!(the_hold_after_a_lost_nested_hold_is_renewed, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
@@ -210,7 +209,6 @@ contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // The thread ends with levels that it never released: of nested calls, and then of a leaked guard.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();

@@ -26,7 +26,6 @@ contract!(a_short_job_excludes_others_for_the_minimum_time, needs(RunOnce), |sto
     let (name, [client, other]) = store.clients("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
-    // The job has ended, but the lock stays held until the minimum time has passed, for all clients.
     assert_eq!(other.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     assert_eq!(client.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     comes_true_within(least + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
@@ -87,7 +86,6 @@ contract!(each_run_of_a_fenced_job_gets_a_larger_token, needs(RunOnce), |store| 
         assert!(given > last, "{given:?} after {last:?}");
         last = given;
     }
-    // `run_once` and `run_once_fenced` of one name exclude each other.
     let inside =
         client.run_once_fenced(&name, LONG, LONG, |_| other.run_once(&name, ms(1), LONG, |_| ()).unwrap());
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));

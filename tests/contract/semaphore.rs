@@ -41,7 +41,7 @@ contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls have set no permits, so this call can. If no permit is free, a try returns `None`.
+    // The refused calls have set no permits, so this call can set them.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -197,7 +197,6 @@ contract!(releasing_permits_does_not_recreate_a_deleted_semaphore, needs(Countin
     assert!(semaphore.try_set_permits(1).unwrap(), "the semaphore was set up again");
 });
 
-// As in Java, a release without an acquire adds a permit.
 contract!(releasing_without_an_acquire_adds_permits, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
@@ -399,7 +398,8 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // The new total is lower than the number of permits that are held. No holder loses a permit.
+    // The new total is below the number of held permits. No holder loses one, so the available count is
+    // negative.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();
@@ -409,7 +409,8 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(counts(), (1, 0, 1));
 });
 
-// Permits go to waiters in order of arrival. A client that stalls past its reservation may lose its place.
+// A client that the machine stalls past its reservation may lose its place, so the order counts only without
+// stalls.
 contract!(returned_permits_go_to_waiters_in_order, needs(Counting), |store| {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

@@ -54,7 +54,6 @@ contract!(a_reentry_does_not_extend_max_hold, |store| {
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
-    // A re-entry does not extend the hold, neither by the same handle nor by a handle without `max_hold`.
     let _inner = lock.acquire().unwrap();
     let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);

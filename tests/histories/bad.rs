@@ -187,7 +187,8 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // The next hold is requested soon after `time`: the end of the hold before, or on a semaphore its grant.
+    // `time` is the end of the previous hold, or on a semaphore its grant. The next request comes soon after
+    // it.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);
@@ -204,7 +205,7 @@ fn random_history(lock: &str, model: Model) -> Vec<Operation> {
             continue;
         }
         let acquired = call + below(4);
-        let end = acquired + 1 + below(8); // the length of a hold
+        let end = acquired + 1 + below(8);
         let mut made = Operation::new(lock, model, Doing::Acquire, hold, (call, Some(acquired)));
         made.owner = hold.to_string();
         match model {

@@ -133,7 +133,8 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // The observer does this for plain locks and one event in eight, so that other work goes on.
+        // The observer uses its client only for plain locks and one event in eight, so that other work goes
+        // on.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {

@@ -122,7 +122,7 @@ impl Program {
                     drop(asker.send(answer));
                 }
             }
-            // The agent has ended, and closing the channels tells this to all waiting callers.
+            // The agent has ended. Closing the channels ends the waits of all callers.
             waiting.lock().clear();
         });
         reading.unwrap();

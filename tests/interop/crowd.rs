@@ -294,7 +294,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     let share = counts["Java: lock"] as f64 / 2.0 / (had.len() as f64 / PROCESSES as f64);
     eprintln!("a Java process gets {share:.2} of a fair share beside eight of Rust's");
     assert!((0.2..=4.0).contains(&share), "{counts:?}");
-    // Some process waits at any time, so the lock is never free for as long as a poll.
+    // Some process waits at any time, so only a lost message would leave the lock free until the next poll.
     let mut times: Vec<_> = had.iter().map(|had| (had.begun, had.ended)).collect();
     times.sort_unstable();
     let free = |pair: &[(u64, u64)]| own_time_between(pair[0].1, pair[1].0.max(pair[0].1));
@@ -322,7 +322,7 @@ fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     }
     assert_eq!(counts(&had).len(), 4);
     writers_are_alone(&had);
-    // The sweep must report an overlap that the test made on purpose.
+    // `writers_are_alone` must fail on an overlap, so the test gives it histories with overlaps.
     let meeting = |by: &str, other: &str| {
         let had = |by: &str, begun, ended| Had { begun, ended, by: by.to_owned() };
         let two = [had(by, 1, 3), had(other, 2, 4)];

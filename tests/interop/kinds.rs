@@ -24,7 +24,6 @@ test_on!(readers_and_writers_exclude_each_other_across_languages, java::set_up(L
     assert!(java.is("reader", "read-try", &["rw"]));
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
-    // Java's release of its read lock leaves our reader's hold in place.
     java.get("reader", "read-unlock", &["rw"]);
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
@@ -56,11 +55,10 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
-    // One release, or one downgrade, by our writer admits three Java readers.
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes the sleeping threads and one more, so a second thread between its attempt and its
-    // sleep would miss it. The test waits until all three sleep.
+    // The message wakes all sleeping threads and one that is about to sleep. A second such thread would miss
+    // the message, so the test waits until all three sleep.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
@@ -71,7 +69,6 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
         let took = own_time_between(freed, got.ended);
         assert!(took < TOLD, "{took:?}");
     }
-    // The last reader is Java's, and its release notifies our writer.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
     let waiter = turn(lock.write());
@@ -116,7 +113,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // The inner level's lease stays with the hold, even if other readers come and go.
+    // The inner level gave the hold a longer lease, which other readers must not shorten.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -276,7 +273,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
     }
 });
 
-// Our hold writes an extra field with its beginning into the hash that both languages read.
+// A hold's beginning is an extra field in the hash that both languages read.
 test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
@@ -300,7 +297,6 @@ test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, serve
         let seen = client.inspect("said").unwrap();
         assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
         java.get("waiter", &verb("unlock"), &["said"]);
-        // Java's `forceUnlock` removes our lock like one of its own.
         lock.lock().unwrap();
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
@@ -376,7 +372,6 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(java.get("main", "permits-release-many", &["permits", &ids.join(",")]), "2");
     assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
     assert!(ours.unlock().is_err());
-    // A release of permits without ids needs an existing semaphore.
     let semaphore = client.get_semaphore("none");
     assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert!(!semaphore.release_if_exists(1).unwrap());

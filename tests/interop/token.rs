@@ -117,7 +117,6 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(refused.not_held().is_some(), "{refused}");
     assert_eq!(admin.get("token"), Ok(token));
 
-    // The peer's key survives a further unlock of ours.
     let refused = lock.unlock().unwrap_err();
     assert!(refused.not_held().is_some(), "{refused}");
     peer.get("next", "unlock", &["token"]);

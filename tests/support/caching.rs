@@ -29,7 +29,7 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
     let theirs = other.get_lock(name);
-    // A try would not do: on ZooKeeper its node recalls the lock.
+    // A try would recall the lock on ZooKeeper, so this only asks whether the lock is held.
     use_until_cached(&lock, || !theirs.is_locked().unwrap());
     lock
 }

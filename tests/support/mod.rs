@@ -181,7 +181,6 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     let mut built = None;
     let connects = || {
         let outcome = build();
-        // An error that no retry can mend is returned to the test.
         let is_late = outcome.as_ref().is_err_and(leasehold::Error::is_retryable);
         built = Some(outcome);
         !is_late

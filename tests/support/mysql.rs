@@ -18,7 +18,7 @@ const UNSYNCED: [&str; 4] = [
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-flush-method=nosync",
     "--innodb-doublewrite=OFF",
-    "--innodb-log-file-size=32M", // copied for each server
+    "--innodb-log-file-size=32M", // small, because tests copy this file for each server
 ];
 
 /// Dropping this kills the process that it started, and no other.
@@ -67,7 +67,8 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // Each server has its own folder, because a server removes files that look like leftovers.
+        // Each server has its own temporary folder, because a starting server removes files that look like
+        // leftovers.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {
@@ -146,7 +147,7 @@ impl MysqlServer {
             "--max-connections=300",
             "--performance-schema=OFF",
             "--skip-log-bin",
-            "--loose-mysqlx=OFF", // MySQL has a second port for another protocol
+            "--loose-mysqlx=OFF", // MySQL would open a second port for another protocol
         ];
         command.extend(sizes.into_iter().chain(UNSYNCED).map(str::to_owned));
         command.extend(self.settings.iter().cloned());

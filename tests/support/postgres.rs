@@ -132,7 +132,8 @@ impl PostgresServer {
         let ready = eventually(START_LIMIT, || {
             let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
             if process.has_ended() {
-                // The server refuses to start while processes of the killed one run, and is started again.
+                // While processes of the killed server run, a new one refuses to start, so the loop starts it
+                // again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;

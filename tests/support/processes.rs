@@ -160,7 +160,7 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
         }
         let beside: leasehold::Result<Vec<Duration>> =
             (0..OTHER_VISITS).map(|round| visit("beside", round)).collect();
-        // This ends the waiters, for which the scope waits, before an assertion can fail.
+        // The waiters end before an assertion can fail, because the scope would wait for them for ever.
         interrupt.interrupt();
         none_was_delayed(alone.unwrap(), beside.unwrap());
     });

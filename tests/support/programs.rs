@@ -177,8 +177,8 @@ pub fn listens(pid: u32, port: u16) -> bool {
     let number =
         |link: PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned());
     let sockets: HashSet<String> = links.filter_map(number).collect();
-    // Without a socket the process does not listen. This comes first, because reading the kernel's table
-    // takes milliseconds, and a test asks fifty times while a server starts.
+    // The search for sockets comes first, because reading the kernel's table takes milliseconds, and a test
+    // asks fifty times while a server starts.
     !sockets.is_empty()
         && ["net/tcp", "net/tcp6"].iter().any(|table| {
             let Ok(table) = File::open(process.join(table)) else { return false };

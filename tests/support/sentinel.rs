@@ -65,8 +65,9 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // Makes the Sentinels check more often. While the master is down, they check replicas each
-            // second, and elect only replicas that were checked within five pings.
+            // These periods make failovers quick. A shorter ping period would prevent them: Sentinels elect
+            // only replicas that they checked within five pings, and while the master is down they check once
+            // a second.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
             watching
@@ -189,7 +190,7 @@ impl SentinelSet {
         let mut admin = self.servers[self.master()].admin();
         let all = self.servers.len() - 1;
         redis::cmd("SET").arg(&["test:replicated", "1", "PX", "1"]).exec(&mut admin).unwrap();
-        // WAIT counts only the writes of its own connection.
+        // WAIT counts only the writes of its own connection, so the SET above uses this connection too.
         let count: usize = redis::cmd("WAIT").arg(all).arg(5000).query(&mut admin).unwrap();
         assert_eq!(count, all, "the replicas lag");
     }

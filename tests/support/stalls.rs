@@ -57,7 +57,7 @@ pub fn stalled_since(start: Instant) -> Duration {
 /// As [`stalled_since`], for a span that has ended, at most the span. A wait is seen only by the first
 /// reading after its end, so that reading counts too.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
-    stalled_since(end); // makes sure that a reading follows
+    stalled_since(end); // takes a reading, if the last one is old
     let meter = meter().lock();
     let lost = lost_between(&meter.lost, start, end, meter.queues.looks_apart());
     lost.min(end.saturating_duration_since(start))
