@@ -122,7 +122,7 @@ contract!(callbacks_are_a_second_apart_while_others_wait, needs(Hearing), |store
     all_return(waiters, LONG);
 });
 
-contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
+contract!(on_contended_is_not_called_after_its_hold_has_ended, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("over"));
     let lock = client.get_lock(&name);
     let guard = lock.acquire_owned().unwrap();
@@ -137,7 +137,7 @@ contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
     assert!(called.recv_timeout(LONG).is_err(), "the callback is dropped");
 });
 
-contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing), |store| {
+contract!(on_contended_is_still_called_after_a_condition_wait, needs(Hearing), |store| {
     if store.lacks.contains(&Need::Counting) {
         return; // a store without semaphores and latches has no conditions either
     }
@@ -154,7 +154,7 @@ contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing)
     waiter.returns_within(LONG);
 });
 
-contract!(an_uncontended_hold_gets_no_callback_and_leaves_nothing_held, needs(Hearing), |store| {
+contract!(an_uncontended_hold_gets_no_callback_and_frees_its_lock, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in kinds_that_report_waiters(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));

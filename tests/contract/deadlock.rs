@@ -233,7 +233,7 @@ contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store
     thread.succeed();
 });
 
-contract!(a_conditions_reacquisition_is_not_broken, needs(Directory), |store| {
+contract!(the_reacquisition_after_a_condition_wait_is_not_broken, needs(Directory), |store| {
     if store.lacks.contains(&Need::Counting) {
         return;
     }

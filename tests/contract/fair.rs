@@ -132,7 +132,7 @@ contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
     assert!(begun.elapsed() >= lease * 5);
 });
 
-contract!(the_holder_acquires_again_before_the_waiters, needs(Fair), |store| {
+contract!(the_holder_reenters_before_the_waiters, needs(Fair), |store| {
     let (name, [client, other]) = store.clients("again");
     let lock = client.get_fair_lock(&name);
     lock.lock().unwrap();

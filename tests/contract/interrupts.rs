@@ -50,7 +50,7 @@ contract!(an_interrupted_wait_leaves_nothing_held_or_renewed, |store| {
     }
 });
 
-contract!(an_interrupted_waiter_passes_its_place_on, |store| {
+contract!(an_interrupted_waiter_does_not_delay_the_next_waiter, |store| {
     let (name, [client, stranger]) = store.clients("place");
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));

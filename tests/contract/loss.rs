@@ -211,7 +211,7 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
     }
 });
 
-contract!(a_reentry_notices_a_silent_takeover, |store| {
+contract!(a_reentry_notices_that_another_owner_took_the_lock, |store| {
     let [lock, stranger] = store.two("silent", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
     assert!(stranger.force_unlock().unwrap());

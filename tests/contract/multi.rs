@@ -408,7 +408,7 @@ contract!(a_multi_locks_lease_never_shortens_a_longer_one, |store| {
     assert!(left > Some(SECOND * 30), "{left:?}");
 });
 
-contract!(earlier_locks_are_renewed_while_a_later_is_awaited, |store| {
+contract!(a_waiting_multi_lock_renews_its_earlier_locks, |store| {
     let lease = ms(2_000);
     let ([_client, other], names, multi) = grouped(store, 2);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -458,7 +458,7 @@ contract!(losing_one_lock_loses_the_whole_multi_lock, |store| {
     assert!(told.recv().is_err(), "the loss was reported twice");
 });
 
-contract!(unlock_of_a_multi_lock_frees_all_locks_not_lost, |store| {
+contract!(unlocking_a_multi_lock_that_lost_one_lock_frees_the_others, |store| {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -497,7 +497,7 @@ contract!(a_failed_multi_lock_try_leaves_no_queue_place, |store| {
     }
 });
 
-contract!(a_lock_lost_during_the_wait_is_reacquired, |store| {
+contract!(a_multi_lock_reacquires_a_lock_lost_during_its_wait, |store| {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
@@ -574,7 +574,7 @@ contract!(an_owned_multi_lock_guard_may_change_threads, |store| {
     all_free(&other, &names);
 });
 
-contract!(a_release_wakes_waiters_of_each_lock, |store| {
+contract!(a_multi_locks_release_wakes_waiters_of_each_lock, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     for by_drop in [false, true] {
         let guard = multi.acquire().unwrap();
@@ -597,7 +597,7 @@ contract!(a_release_wakes_waiters_of_each_lock, |store| {
     }
 });
 
-contract!(a_dropped_guards_release_spares_the_next_hold, |store| {
+contract!(a_dropped_guards_late_release_leaves_the_next_hold, |store| {
     let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);

@@ -47,7 +47,7 @@ contract!(names_differ_by_case_and_by_every_character, |store| {
     held.release();
 });
 
-contract!(the_prefix_is_part_of_the_key_only, |store| {
+contract!(the_key_prefix_changes_the_key_and_not_the_name, |store| {
     let name = fresh("name");
     let prefixed = store.client_with(|options| options.key_prefix("shop:"));
     let plain = store.client();

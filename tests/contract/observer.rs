@@ -228,7 +228,7 @@ contract!(an_unsuccessful_wait_is_reported_with_its_reason, |store| {
     held.release();
 });
 
-contract!(each_changing_request_is_reported, |store| {
+contract!(acquire_renew_and_release_requests_are_reported, |store| {
     let (observer, asked) = observe(|event| match event {
         Event::Request { op, error: None, .. } => Some(*op),
         Event::Request { op, error, .. } => panic!("{op}: {error:?}"),

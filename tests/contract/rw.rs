@@ -169,7 +169,7 @@ contract!(live_readers_do_not_keep_a_dead_reader_alive, needs(ReadWrite), |store
     waiter.woken_since(freed);
 });
 
-contract!(a_lease_end_admits_readers_and_writers, needs(ReadWrite), |store| {
+contract!(expired_leases_admit_waiting_readers_and_writers, needs(ReadWrite), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lock = store.client().get_read_write_lock(&name);
     let begun = now();
@@ -266,7 +266,7 @@ fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>;
     })
 }
 
-contract!(an_early_reader_release_leaves_other_readers, needs(ReadWrite), |store| {
+contract!(a_readers_release_leaves_other_readers_holding, needs(ReadWrite), |store| {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let staying = mine.read().acquire().unwrap();
     for _ in 0..3 {

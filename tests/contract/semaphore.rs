@@ -233,7 +233,7 @@ contract!(an_expired_permits_id_releases_nothing, needs(Counting), |store| {
     assert_eq!(semaphore.available_permits().unwrap(), 1, "the expired permit did not come back once");
 });
 
-contract!(a_crowd_never_exceeds_the_permits, needs(Counting), |store| {
+contract!(many_threads_never_hold_too_many_permits, needs(Counting), |store| {
     let (name, clients) = store.clients::<3>("crowd");
     clients[0].get_semaphore(&name).try_set_permits(3).unwrap();
     let (inside, begun) = (AtomicU32::new(0), now());

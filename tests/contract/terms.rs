@@ -100,7 +100,7 @@ contract!(a_spin_lock_excludes_and_wakes_subscribed_waiters, |store| {
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 });
 
-contract!(a_waiter_behind_a_spinning_one_keeps_its_own_pace, |store| {
+contract!(a_waiter_behind_a_spinning_waiter_is_not_delayed, |store| {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
         return; // this store serves the spinning waiter first
     }

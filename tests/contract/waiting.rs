@@ -121,7 +121,7 @@ contract!(threads_are_served_in_order_of_arrival, |store| {
     assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 });
 
-contract!(a_waiter_that_gives_up_passes_its_place_on, |store| {
+contract!(a_waiter_that_gives_up_does_not_delay_the_next, |store| {
     let (name, [client, stranger]) = store.clients("place");
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));

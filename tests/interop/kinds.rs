@@ -307,7 +307,7 @@ test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, serve
 
 // In Java, returned permits wake only one waiter, whatever number it wants. Java also publishes negative
 // counts, at which its own reading thread throws.
-test_on!(javas_wrong_message_does_not_leave_waiters_asleep, java::set_up(LONG), |(_alone, server, java)| {
+test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
     let semaphore = client.get_semaphore("sem");
