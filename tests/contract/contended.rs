@@ -18,7 +18,6 @@ fn calls(guard: &OwnedGuard) -> Receiver<()> {
     calls
 }
 
-/// A thread that waits for the lock, acquires it, and releases it.
 fn waits_for(lock: RedisLock) -> Waiter<()> {
     Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
 }
@@ -115,8 +114,7 @@ contract!(callbacks_are_a_second_apart_while_others_wait, needs(Hearing), |store
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // The client counts each second from the time at which the callback was due, so a late callback is
-    // followed by the next in less than a second.
+    // The seconds count from when a callback was due, so the one after a late callback comes sooner.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);

@@ -280,8 +280,8 @@ contract!(a_deadlock_whose_youngest_waiter_may_not_break_it_stays, needs(Directo
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // Another search would take place within this time. It must neither end a wait nor report the
-            // deadlock again.
+            // Another search would come within this time. It must not end a wait or report the deadlock
+            // again.
             throughout(ms(2_200), || !older.is_any_over() && other.is_told_nothing());
             interrupt.interrupt();
             told
@@ -326,8 +326,8 @@ contract!(a_deadlock_within_one_client_is_reported, needs(Directory), |store| {
     assert!(member.is_told_nothing());
 });
 
-// Each chain of waits ends at a running thread or at a guard that any thread may release, so neither is a
-// deadlock.
+// The wait for `b` ends at a running thread, and the wait for `c` at an owned guard, which any thread may
+// release.
 contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -358,8 +358,7 @@ contract!(a_multi_locks_wait_is_part_of_a_deadlock, needs(Directory), |store| {
     for is_owned in [false, true] {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
-        // A multi-lock acquires its locks in the order of their names, so `both` holds `first` while it waits
-        // for `second`.
+        // A multi-lock acquires in the order of names, so `both` holds `first` while it waits for `second`.
         let (held, interrupt) = (one.lock(&second).acquire().unwrap(), Interrupt::new());
         let both = many.client.get_multi_lock([many.lock(&second), many.lock(&first)]);
         let taking = crate::support::start({

@@ -51,8 +51,7 @@ contract!(a_try_does_not_overtake_waiters, needs(Fair), |store| {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // The waiter is first in the queue, so the try must fail even before the waiter has acquired the free
-    // lock.
+    // The try must fail even before the waiter has acquired the free lock.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);

@@ -143,7 +143,6 @@ impl Store {
         [(); 2].map(|()| make(&self.client(), &name))
     }
 
-    /// The time within which the store frees a lock with this lease.
     pub(crate) fn freed_within(&self, lease: Duration) -> Duration {
         lease + self.late
     }

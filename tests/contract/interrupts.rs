@@ -44,8 +44,7 @@ contract!(an_interrupted_wait_leaves_nothing_held_or_renewed, |store| {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A hold that the waiter left behind would show at once. Its first renewal would come after one
-        // second.
+        // The watch is longer than a third of the lease, so a renewal of a hold left behind would show too.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 });

@@ -22,7 +22,7 @@ contract!(a_waiter_acquires_the_lock_when_the_holders_lease_ends, |store| {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Some stores count from the start of the request's millisecond, so a lease may end 1 ms early.
+        // Some stores count from the start of the request's millisecond, so a lease may end a little early.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -95,7 +95,7 @@ contract!(reentering_never_shortens_the_lease, |store| {
     assert!(long > ms(30_000) && long <= ms(60_000), "the lease was not prolonged: {long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // The inner level's end neither shortens the lease to the outer level's 20 s nor restarts the lease.
+    // The inner level's end must neither shorten the lease nor restart it.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -134,11 +134,9 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
 contract!(releasing_a_guard_ends_only_its_own_lease_or_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
-    // When the renewed level ends first, the explicit lease of the other level remains, and expires.
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
-    // When the level with the explicit lease ends first, the client goes on renewing the hold.
     let outer = lives.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);

@@ -110,7 +110,7 @@ contract!(shutdown_is_repeatable_and_affects_one_client_only, |store| {
     guard.unlock().unwrap();
 });
 
-// A grant that arrives during the shutdown may only expire, so the end of this test waits for a lease.
+// A grant that arrives during the shutdown may stay until its lease ends, so the test waits for that.
 contract!(shutdown_in_the_middle_of_work_leaves_no_lock_held, |store| {
     let lease = ms(300);
     for _ in 0..4 {

@@ -138,8 +138,7 @@ contract!(the_loss_channel_closes_without_a_loss_after_release, |store| {
 });
 
 contract!(the_loss_channel_reports_the_end_of_an_explicit_lease, |store| {
-    // The lease ends long before the client's next round of renewals, so the client must notice the end
-    // without one.
+    // The lease ends long before the next round of renewals, so the client must notice the end without one.
     let lock = store.client().get_lock(fresh("leased"));
     let asked = now(); // before the request, since the window opens when the request is sent
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
@@ -199,7 +198,6 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
             assert_ne!(new.owner(), old.owner(), "the new hold has the old owner number");
             assert_eq!(kind.traits.fenced, new.fencing_token() > old.fencing_token(), "{} {way}", kind.label);
             assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
-            // The guards of the lost hold release nothing of the new hold.
             drop(dropped);
             assert!(old.unlock().unwrap_err().is_lost());
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
@@ -216,7 +214,6 @@ contract!(a_reentry_notices_that_another_owner_took_the_lock, |store| {
     let guard = lock.acquire().unwrap();
     assert!(stranger.force_unlock().unwrap());
     let held = Holding::take(&stranger);
-    // Another owner holds the lock now, so the call must not report a re-entry.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);
     held.release();

@@ -335,7 +335,6 @@ contract!(a_multi_lock_may_span_several_clients_and_stores, |store| {
         holding.release();
         waiter.returns_within(LONG);
     }
-    // A name on two stores means two different locks.
     let guard =
         first.get_multi_lock([first.get_lock(&names[0]), apart.get_lock(&names[0])]).acquire().unwrap();
     assert_eq!(guard.names().count(), 2);

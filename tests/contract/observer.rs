@@ -78,8 +78,7 @@ contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     let held = Holding::take(&stranger.get_lock(&name));
     let begun = now();
     let waiter = Waiter::start(turn(client.get_lock(&name)));
-    // The call may first wait for a connection, so the test measures from the moment at which the waiter is
-    // counted.
+    // The call may first wait for a connection, so the measurement begins once the waiter is counted.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
@@ -246,7 +245,6 @@ contract!(acquire_renew_and_release_requests_are_reported, |store| {
     // A dropped guard does not wait for its release, so renewals may be reported first.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
-    // A request that finds the lock busy is reported like one that is granted.
     let held = Holding::take(&store.client().get_lock(lock.name()));
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
@@ -314,7 +312,7 @@ contract!(client_stats_count_grants_waits_renewals_and_lost_holds, |store| {
 });
 
 #[test]
-fn hand_off_events_tell_local_releases_from_remote_ones() {
+fn hand_off_events_distinguish_local_from_remote_releases() {
     for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
         let (events, seen) = observe(in_words);
         let memory = MemoryStore::new();

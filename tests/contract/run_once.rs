@@ -113,7 +113,6 @@ contract!(the_last_run_record_has_exit_code_and_last_success, needs(RunOnce), |s
     assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
     crate::support::let_pass(ms(100), "so that the two ends differ");
     comes_true_within(SLACK, || run(3).is_some());
-    // A failed run keeps the time of the last success.
     let last = other.last_run(&name).unwrap().unwrap();
     assert_eq!(last.exit_code, 3);
     assert!(last.succeeded_ago.unwrap() >= last.ended_ago + ms(50), "{last:?}");

@@ -85,7 +85,6 @@ contract!(a_writer_may_read_and_downgrade, needs(ReadWrite), |store| {
     assert!(foreign.read().try_acquire().unwrap().is_some());
     reading.unlock().unwrap();
     assert!(foreign.write().try_acquire().unwrap().is_some());
-    // In the other order, the read level ends before the write level.
     let writing = lock.write().acquire().unwrap();
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(!foreign.read().try_lock().unwrap());

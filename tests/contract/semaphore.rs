@@ -18,7 +18,7 @@ contract!(permits_are_set_up_once, needs(Counting), |store| {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 });
 
-contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
+contract!(using_a_semaphore_that_was_never_set_up_fails, needs(Counting), |store| {
     let (name, [client]) = store.clients("unset");
     let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
     let waiting = AcquireOptions::new().wait(LONG);
@@ -348,7 +348,6 @@ contract!(permits_are_released_by_id_all_or_none, needs(Counting), |store| {
     comes_true_within(SLACK, || foreign.remaining_lease(&short.ids()[0]).unwrap().is_none());
     assert!(!foreign.release_many(&[ids[0].clone(), short.ids()[0].clone()]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
-    // An id that the list contains twice is released once.
     assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (1, 3));
     assert!(!foreign.release_many(&ids).unwrap());
@@ -398,8 +397,7 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // The new total is below the number of held permits. No holder loses one, so the available count is
-    // negative.
+    // No holder loses a permit, so the available count becomes negative.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();
@@ -409,8 +407,7 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(counts(), (1, 0, 1));
 });
 
-// A client that the machine stalls past its reservation may lose its place, so the order counts only without
-// stalls.
+// A client that stalls past its reservation may lose its place, so stalls excuse a wrong order.
 contract!(returned_permits_go_to_waiters_in_order, needs(Counting), |store| {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

@@ -124,8 +124,7 @@ contract!(force_unlock_is_reported_to_the_holder, |store| {
 
 contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
     for (kind, name, [client, stranger]) in store.each() {
-        // The first case is the harder one: a client seldom asks the store about a lock that it believes to
-        // hold.
+        // The first case is harder: a client seldom asks the store about a lock that it believes to hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =

@@ -343,8 +343,8 @@ fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     all
 }
 
-/// The client id of an owner, without the fifteenth character: it says whether the client may use the wait
-/// queue, and may change.
+/// The client id of an owner, without the fifteenth character. This character says whether the client may use
+/// the wait queue, and may change.
 fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }

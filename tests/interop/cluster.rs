@@ -28,7 +28,8 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until a client listens for the lock, by any of the counted commands, and has tried once more.
+    /// Waits until a client listens for the lock, as one of the commands `counted` shows, and has tried once
+    /// more.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
     }
@@ -158,7 +159,6 @@ impl Sides {
 #[test]
 fn sharded_messages_wake_across_languages_on_a_cluster() {
     let _alone = alone();
-    // Each side finds out by itself how the cluster publishes messages.
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.exclude_each_other();
     sides.wake_each_other("sharded");

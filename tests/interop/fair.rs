@@ -17,14 +17,14 @@ const HEAD_DELAYS: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 /// Values of Redisson's `fairLockWaitTimeout`: the old default, the present one, and a configured one.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
-/// The variable that makes this program a waiting process: the server's address.
+/// The environment variable that makes this program a waiting process. Its value is the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// This client's time-out is long, because an unanswered request would retire the owner number, and the new
-/// number would join at the queue's end.
+/// The time-out is long, because an unanswered request would retire the owner number, and the waiter would
+/// join the queue again at its end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }

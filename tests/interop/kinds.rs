@@ -106,7 +106,6 @@ test_on!(our_long_read_lease_survives_redissons_shorter_renewals, java::set_up(L
     }
 });
 
-/// Java respects what our locks leave: remaining levels, a downgrade, and a reader's expired write lock.
 #[test]
 fn java_respects_leases_left_by_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
@@ -264,8 +263,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
             assert_eq!(latch.count().unwrap(), 0);
             between(opened, ended).saturating_sub(stalled_since(opened_at))
         });
-        // The eight waiters run in three runtimes, and on few cores one of them often waits for a processor,
-        // so the test judges the median.
+        // On few cores one of the three runtimes often waits for a processor, so the test judges the median.
         let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
         eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
@@ -273,7 +271,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
     }
 });
 
-// A hold's beginning is an extra field in the hash that both languages read.
+// Our holds write their beginning into an extra field of the hash that both languages read.
 test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
@@ -381,7 +379,6 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(semaphore.available_permits().unwrap(), 4);
 });
 
-// Java has no conditions, but may take the lock during our wait.
 test_on!(java_may_lock_during_a_conditions_wait, java::set_up(LONG), |(_alone, server, java)| {
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();

@@ -100,7 +100,6 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     let mut expired = server.admin();
     let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 
-    // The peer's lock expires, we acquire it, and then the peer's unlock comes late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));
     expires();
     lock.lock().unwrap();
@@ -108,7 +107,6 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(lock.is_held_by_current_thread().unwrap(), "after {refused:?}");
     lock.unlock().unwrap();
 
-    // Our lock expires, the peer acquires it, and then our unlock comes late.
     lock.lock_with_lease(Duration::from_millis(150)).unwrap();
     expires();
     assert!(peer.is("next", "try-lease", &["token", "20000"]));

@@ -1,4 +1,5 @@
-//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store.
+//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store from another
+//! client.
 
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,8 @@ pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock 
     lock
 }
 
-/// Asserts that the lock is still cached after `release`. If the machine stalled for `UNUSED`, the client may
-/// have released the unused lock.
+/// Asserts that the lock is still cached after `release`. After a stall of `UNUSED` the client may have
+/// released the unused lock, so then nothing is asserted.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

@@ -145,8 +145,8 @@ impl Etcd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
     }
 
-    /// Makes the server demand passwords. That of root is `R00T`; `users` has names, passwords and roles. The
-    /// role `locks` may use the locks below the default prefix.
+    /// Makes the server demand passwords. Root's password is `R00T`. `users` lists names, passwords and
+    /// roles; the role `locks` may use the locks below the default prefix.
     #[track_caller]
     pub fn demand_passwords(&self, users: &[(&str, &str, &str)]) {
         let does = |path: &str, body: String| self.must(&format!("/v3/auth/{path}"), &body);

@@ -67,8 +67,7 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // Each server has its own temporary folder, because a starting server removes files that look like
-        // leftovers.
+        // A starting server removes files that look like leftovers, so each has its own temporary folder.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {

@@ -63,7 +63,6 @@ impl PostgresServer {
             ["-U", "admin", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"].map(str::to_owned),
         );
         install(&initdb, folder.path(), &command);
-        // Only the user `secretive` needs a password.
         let rules = "host all secretive all scram-sha-256\nhost all all all trust\nlocal all all trust\n";
         let secured = "hostssl all client all cert\nhostnossl all client all reject\n";
         let rules = if tls { format!("{secured}{rules}") } else { rules.to_owned() };
@@ -132,7 +131,7 @@ impl PostgresServer {
         let ready = eventually(START_LIMIT, || {
             let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
             if process.has_ended() {
-                // While processes of the killed server run, a new one refuses to start, so the loop starts it
+                // A new server refuses to start while processes of the killed one run, so the loop tries
                 // again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;

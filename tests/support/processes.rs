@@ -44,7 +44,6 @@ impl Worker {
         Some(Worker { role: next(), folder: next().into(), url: next() })
     }
 
-    /// Does the test's work with a client for the test's URL and lease.
     pub fn work(&self, connect: impl Fn(&str, Duration) -> leasehold::Result<LockClient>) {
         match self.role.as_str() {
             // The lease is long, so that no hold expires on a busy machine.

@@ -65,9 +65,8 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // These periods make failovers quick. A shorter ping period would prevent them: Sentinels elect
-            // only replicas that they checked within five pings, and while the master is down they check once
-            // a second.
+            // Sentinels elect only replicas that they checked within five pings. While the master is down
+            // they check once a second, so a shorter ping period would prevent failovers.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
             watching
@@ -134,8 +133,7 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // The Sentinels refuse a failover right after another one. On a busy machine they may abandon the
-            // failover, because they have heard of no replica lately.
+            // The Sentinels refuse a failover right after another one, and may abandon one on a busy machine.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());

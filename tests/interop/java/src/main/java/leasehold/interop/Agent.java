@@ -202,7 +202,7 @@ public final class Agent {
         return connected.getId();
     }
 
-    /** Several locks, named in one argument and joined by commas; fenced ones say so. */
+    /** Several locks, named in one argument and joined by commas. The prefix {@code fenced:} makes a fenced lock. */
     private static RLock multi(RedissonClient client, String names) {
         return new RedissonMultiLock(Arrays.stream(names.split(","))
                 .map(name -> name.startsWith("fenced:")
@@ -427,7 +427,7 @@ public final class Agent {
         return String.join(",", times);
     }
 
-    /** Each of {@code workers} threads: {@code times} × lock, GET, SET one more, unlock. */
+    /** Each of {@code workers} threads repeats {@code times} times: lock, GET, SET one more, unlock. */
     private static Object countUp(RedissonClient client, String lockName, String counterName, int workers, int times)
             throws Exception {
         AtomicReference<Throwable> problem = new AtomicReference<>();
