@@ -247,8 +247,8 @@ contract!(the_reacquisition_after_a_condition_wait_is_not_broken, needs(Director
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
             gives_up.wait();
-            // The interrupt ends the wait on the condition while the other thread waits for `a`. This thread
-            // must then reacquire `waited`, and its wait for this lock is the youngest of the cycle.
+            // After this interrupt the thread must reacquire `waited`, whose holder waits for `a`. The
+            // reacquisition is the cycle's youngest wait, but cannot be broken, so the other wait is broken.
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
             assert!(ended.unwrap_err().is_interrupted());
             guard.check()

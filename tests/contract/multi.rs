@@ -607,7 +607,8 @@ contract!(a_dropped_guards_late_release_leaves_the_next_hold, |store| {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // All releases have been answered before the checks below, so a release of the wrong hold would show.
+        // The loop waits for the answers to all releases, so the checks below would see a release of the
+        // wrong hold.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("a release was not reported") {
                 Seen::Acquired { .. } => {}

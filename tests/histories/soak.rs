@@ -120,7 +120,7 @@ impl Trouble {
         };
         let client = connect(&orders);
         orders.kinds = kinds(&client, orders.lease);
-        // Latches are created before any worker uses them, and some more than needed.
+        // The test creates all latches, and a few more, before a worker uses one.
         if orders.kinds.contains(&Kind::Latch) {
             let (begin, end) = (mono(), mono() + nanos(run() + LONG));
             for time in (begin..end).step_by(usize::try_from(nanos(orders.names_last)).unwrap()) {

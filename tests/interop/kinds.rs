@@ -112,7 +112,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // The inner level gave the hold a longer lease, which other readers must not shorten.
+    // The inner level gives the hold a longer lease, which other readers must not shorten.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -134,7 +134,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
     java.get("writer", "write-unlock", &["rw"]);
     assert!(lock.read().unlock().unwrap_err().is_not_held());
-    // The write lock has expired, although its owner still reads and has not released it.
+    // An expired write lock lets Java read, although its owner still reads and has not released it.
     let (written, written_at) = (monotonic(), now());
     let writing = lock.write().acquire_with(&leased(short)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();

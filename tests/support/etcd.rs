@@ -183,7 +183,7 @@ impl Etcd {
         let path = self.folder.path();
         // etcd's shortest lease is one and a half election times, rounded up: one second here.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        // With the default bcrypt cost a login takes 0.1 s. Tokens are short-lived, so that one expires.
+        // With bcrypt's default cost a login takes 0.1 s. Tokens live for 2 s, so that tests see one expire.
         let options = format!(
             "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \

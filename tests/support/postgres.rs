@@ -131,8 +131,7 @@ impl PostgresServer {
         let ready = eventually(START_LIMIT, || {
             let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
             if process.has_ended() {
-                // A new server refuses to start while processes of the killed one run, so the loop tries
-                // again.
+                // While processes of the killed server run, a new one refuses to start and is tried again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;

@@ -131,14 +131,13 @@ impl ZooKeeper {
     }
 
     fn launch(&mut self) {
-        // Tests crash the server but not the machine, so the server need not sync its disk.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
             "java",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xmx128m",
-            "-Dzookeeper.forceSync=no",
+            "-Dzookeeper.forceSync=no", // tests crash the server but not the machine
             "-cp",
             &class_path,
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
