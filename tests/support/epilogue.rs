@@ -39,8 +39,8 @@ impl Baseline {
         self
     }
 
-    /// Waits for the limit, and then panics with all that remains: subscriptions, client connections, hashes
-    /// without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
+    /// Waits until nothing remains. After the limit, panics with all that remains: subscriptions, client
+    /// connections, hashes without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
     #[track_caller]
     pub fn assert_clean(&self, server: &RedisServer) {
         let mut left = Vec::new();

@@ -33,7 +33,7 @@ pub struct MysqlServer {
 in_a_folder!(MysqlServer);
 
 impl MysqlServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], without one.
+    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is found.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])

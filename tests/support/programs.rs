@@ -91,7 +91,7 @@ pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// The words before a command that run it as the first of `users` that exists; none unless this is root.
+/// The words that make a command run as the first of `users` that exists. Empty unless this process is root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();

@@ -96,7 +96,7 @@ pub fn matrix() -> &'static [ServerBinary] {
     })
 }
 
-/// The first server of the matrix; `None` after [`missing`] without any.
+/// The first server of the matrix; `None`, after [`missing`], if the matrix is empty.
 /// ```ignore
 /// let Some(binary) = default_server() else { return };
 /// ```
