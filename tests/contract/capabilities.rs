@@ -91,7 +91,7 @@ contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
     }
 });
 
-contract!(holds_survive_a_server_restart_only_if_the_store_declares_it, |store| {
+contract!(holds_survive_a_server_restart_only_if_declared, |store| {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();
