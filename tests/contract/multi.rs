@@ -457,7 +457,7 @@ contract!(losing_one_lock_loses_the_whole_multi_lock, |store| {
     assert!(told.recv().is_err(), "the loss was reported twice");
 });
 
-contract!(unlocking_a_multi_lock_that_lost_one_lock_frees_the_others, |store| {
+contract!(unlocking_a_multi_lock_frees_its_locks_except_lost_ones, |store| {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);

@@ -17,7 +17,7 @@ contract!(exactly_one_of_many_timers_runs_the_job, needs(RunOnce), |store| {
     store.client().get_lock(&name).force_unlock().unwrap();
 });
 
-contract!(the_first_call_of_a_lazily_connected_client_can_be_run_once, needs(RunOnce), |store| {
+contract!(a_lazily_connected_client_can_begin_with_run_once, needs(RunOnce), |store| {
     let client = store.client_with(|options| options.connect_lazily());
     assert_eq!(client.run_once(fresh("lazy"), ms(1), LONG, |_| 7).unwrap(), Some(7));
 });
