@@ -46,22 +46,19 @@ contract!(a_release_wakes_other_clients_if_the_kind_supports_it, |store| {
             .collect();
         let worst = *rounds.iter().max().unwrap();
         if kind.traits.wakes {
-            // The wake-up promise is 50 ms. A lost wake-up would delay a round until the next safety poll, up
-            // to a second later, and a busy machine delays no round that long.
-            let stalled = stalled_since(begun) / 11; // the average stall of one round
-            assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
+            // A lost wake-up would delay its round by up to a second, which `worst` would show.
+            let stalled_a_round = stalled_since(begun) / 11;
+            assert!(median(rounds.clone()) <= ms(50) + stalled_a_round, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // Polls come at random times. Each round lasts at most one poll, and all rounds together last
-            // longer than wake-ups would take. The lower bound is small because several short rounds may
-            // follow each other by chance.
+            // A round ends with the waiter's next poll, which may come soon by chance. All rounds together
+            // still last longer than wake-ups would take.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
     }
 });
 
-// Between a release and the waiter's next attempt, another thread may acquire an unfair lock.
 contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
@@ -79,7 +76,6 @@ contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
                 guard.unlock().unwrap();
             });
             if kind.traits.fair {
-                // The later caller starts after the waiter has its place in a fair lock's queue.
                 comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
@@ -95,7 +91,7 @@ contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
     }
 });
 
-contract!(holds_survive_a_restart_only_if_the_store_declares_it, |store| {
+contract!(holds_survive_a_server_restart_only_if_declared, |store| {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();

@@ -104,9 +104,8 @@ contract!(a_condition_wait_that_times_out_reacquires_the_lock, needs(Counting), 
     let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
     let mut guard = lock.acquire().unwrap();
-    // No thread waits, so both notifications are lost, and their results say so.
-    assert!(!lock.condition("c").notify_one().unwrap());
-    assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
+    assert!(!lock.condition("c").notify_one().unwrap(), "no thread waits");
+    assert_eq!(lock.condition("c").notify_all().unwrap(), 0, "no thread waits");
     let begun = now();
     assert!(!lock.condition("c").wait_for(&mut guard, ms(60)).unwrap());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
@@ -236,7 +235,6 @@ contract!(wait_while_waits_until_the_predicate_is_false, needs(Counting), |store
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // If the predicate is false, the wait returns at once. If not, the wait lasts until its time limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();
@@ -301,7 +299,7 @@ contract!(a_notification_skips_a_waiter_whose_client_shut_down, needs(Counting),
     };
     let first = waits(&ending);
     let second = waits(&client);
-    // The main thread gets the lock only when both threads wait on the condition.
+    // Each thread releases the lock only by its wait, so after this acquire both threads wait.
     client.get_lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());

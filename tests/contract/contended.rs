@@ -18,7 +18,6 @@ fn calls(guard: &OwnedGuard) -> Receiver<()> {
     calls
 }
 
-/// A thread that waits for the lock, acquires it, and releases it.
 fn waits_for(lock: RedisLock) -> Waiter<()> {
     Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
 }
@@ -115,14 +114,13 @@ contract!(callbacks_are_a_second_apart_while_others_wait, needs(Hearing), |store
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // If a callback is late, the next callback may follow after less than a second, because the second counts
-    // from the time at which the late callback was due.
+    // Each second counts from when the last callback was due, so two intervals may take less than 2 s.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);
 });
 
-contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
+contract!(on_contended_is_not_called_after_its_hold_has_ended, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("over"));
     let lock = client.get_lock(&name);
     let guard = lock.acquire_owned().unwrap();
@@ -137,7 +135,7 @@ contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
     assert!(called.recv_timeout(LONG).is_err(), "the callback is dropped");
 });
 
-contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing), |store| {
+contract!(on_contended_is_still_called_after_a_condition_wait, needs(Hearing), |store| {
     if store.lacks.contains(&Need::Counting) {
         return; // a store without semaphores and latches has no conditions either
     }
@@ -154,7 +152,7 @@ contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing)
     waiter.returns_within(LONG);
 });
 
-contract!(an_uncontended_hold_gets_no_callback_and_leaves_nothing_held, needs(Hearing), |store| {
+contract!(an_uncontended_hold_gets_no_callback_and_frees_its_lock, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in kinds_that_report_waiters(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));

@@ -216,8 +216,8 @@ fn is_known_to_wait(member: &Member) -> bool {
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
 }
 
-// The thread holds `a` while its multi-lock of `b` and `c` waits for `b`, which the other thread holds. This
-// wait is the cycle's youngest, so it is broken.
+// The other thread holds `b` and waits for `a`, which the test's thread holds. The multi-lock's wait for `b`
+// is then the youngest of the cycle, so the client ends this wait.
 contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
@@ -233,7 +233,7 @@ contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store
     thread.succeed();
 });
 
-contract!(a_conditions_reacquisition_is_not_broken, needs(Directory), |store| {
+contract!(the_reacquisition_after_a_condition_wait_is_not_broken, needs(Directory), |store| {
     if store.lacks.contains(&Need::Counting) {
         return;
     }
@@ -247,8 +247,8 @@ contract!(a_conditions_reacquisition_is_not_broken, needs(Directory), |store| {
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
             gives_up.wait();
-            // The interrupt ends the wait on the condition while the other thread waits for `a`. This thread
-            // must then reacquire `waited`, and its wait for this lock is the youngest of the cycle.
+            // After this interrupt the thread must reacquire `waited`, whose holder waits for `a`. The
+            // reacquisition is the cycle's youngest wait, but cannot be broken, so the other wait is broken.
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
             assert!(ended.unwrap_err().is_interrupted());
             guard.check()
@@ -280,8 +280,8 @@ contract!(a_deadlock_whose_youngest_waiter_may_not_break_it_stays, needs(Directo
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // The next deadlock search, if there is one, comes within this time. It must neither end a wait nor
-            // report the deadlock again.
+            // Another search would come within this time. It must not end a wait or report the deadlock
+            // again.
             throughout(ms(2_200), || !older.is_any_over() && other.is_told_nothing());
             interrupt.interrupt();
             told
@@ -326,7 +326,8 @@ contract!(a_deadlock_within_one_client_is_reported, needs(Directory), |store| {
     assert!(member.is_told_nothing());
 });
 
-// These chains of waits end at a running thread or at a guard that any thread may release: no deadlocks.
+// The wait for `b` ends at a running thread, and the wait for `c` at an owned guard, which any thread may
+// release.
 contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -341,13 +342,12 @@ contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| 
     owned.unlock().unwrap();
 });
 
-// The first wait ends before the second begins, so the two never form a cycle.
 contract!(an_ended_wait_is_not_part_of_a_deadlock, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.lock(&a).acquire().unwrap();
     let held = late.lock(&b).acquire().unwrap();
-    // This wait lasts long enough to be listed in the directory, and then ends.
+    // This wait lasts long enough to be listed in the directory, but ends before the next wait begins.
     assert!(early.lock(&b).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(late.lock(&a).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
@@ -358,7 +358,7 @@ contract!(a_multi_locks_wait_is_part_of_a_deadlock, needs(Directory), |store| {
     for is_owned in [false, true] {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
-        // The multi-lock holds the first lock while it waits for the second.
+        // A multi-lock acquires in the order of names, so `both` holds `first` while it waits for `second`.
         let (held, interrupt) = (one.lock(&second).acquire().unwrap(), Interrupt::new());
         let both = many.client.get_multi_lock([many.lock(&second), many.lock(&first)]);
         let taking = crate::support::start({
@@ -431,7 +431,6 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     third.end();
 }
 
-// One waiter is in the fair lock's queue. The other waits for the write half, which a writer holds.
 contract!(a_cycle_through_fair_and_write_locks_is_found, needs(Directory), |store| {
     if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
         return;
@@ -452,9 +451,8 @@ contract!(a_cycle_through_fair_and_write_locks_is_found, needs(Directory), |stor
     [one, other].iter().for_each(|member| drop(member.next(false)));
 });
 
-// Any thread may release an owned guard, so a cycle through it is reported only as possible, and no wait is
-// broken. The second cycle runs through a thread that uses two clients, and is not found, because clients do
-// not know which threads they share.
+// Any thread may release an owned guard, so the cycle of `a` and `b` is only possible, and no wait is broken.
+// The cycle of `c` and `d` is not found, because clients do not know that one thread uses two of them.
 contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Directory), |store| {
     let [a, b, c, d] = ["a", "b", "c", "d"].map(fresh);
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
@@ -476,14 +474,13 @@ contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Direc
     for member in [&one, &other] {
         assert_eq!(member.client.stats().deadlocks, 0, "an uncertain deadlock was counted");
     }
-    // Within this time two more searches find the first cycle, and no member is notified of it again.
+    // Two more searches find the cycle of `a` and `b` within this time, but must not report it again.
     let members = [&one, &waits_by, &other];
     throughout(ms(2_500), || members.iter().all(|member| member.is_told_nothing()));
     assert!(!threads.is_any_over(), "no wait was ended");
     threads.end();
 });
 
-// The guard was moved to another thread, which owns and releases it, so no cycle exists.
 contract!(an_owned_guard_in_another_thread_makes_no_cycle, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (one, other) = (Member::quick(store), Member::quick(store));
@@ -547,8 +544,8 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.succeed();
 }
 
-// An entry in the directory of clients has room for 512 waits and holds. An entry of this size does not fit
-// into a small text column of a database.
+// A directory entry lists at most 512 waits and holds. With long names the entry does not fit into a small
+// text column, so a database needs a large one.
 contract!(a_deadlock_with_five_hundred_locks_is_broken, needs(Directory), |store| {
     let (one, many) = (Member::new(store, true), Member::new(store, true));
     let own: Vec<String> =
@@ -561,7 +558,6 @@ contract!(a_deadlock_through_names_of_a_thousand_bytes_is_broken, needs(Director
     is_broken_for(&one, &other, &[format!("{}:{}", fresh("long"), "x".repeat(1_000))]);
 });
 
-// The time limit of the wait is longer than a deadlock search takes.
 contract!(a_deadlock_breaks_a_timed_wait_before_its_limit, needs(Directory), |store| {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b) = (fresh("a"), fresh("b"));

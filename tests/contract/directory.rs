@@ -152,8 +152,7 @@ contract!(a_client_with_directory_off_publishes_nothing_about_itself, needs(Dire
     let second = on.get_lock(&telling).acquire().unwrap();
     let program = |seen: &Inspection| seen.holders[0].location.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
-    // A client writes its entry in the directory of clients with each renewal. After this renewal the client
-    // without a directory would therefore have an entry if it wrote any.
+    // A client writes its directory entry when it renews, so any entry of `off` exists after this renewal.
     crate::support::await_renewal(|| guard.remaining());
     let seen = other.inspect(&silent).unwrap();
     assert_eq!(program(&seen), store.rows_say_who.then(String::new), "{seen}");
@@ -210,7 +209,7 @@ contract!(held_locks_are_listed_by_pattern, needs(Directory), |store| {
     assert_eq!(listed(&format!("{series}:*")), [""; 0]);
 });
 
-contract!(lists_omit_the_prefix_and_match_it_literally, needs(Directory), |store| {
+contract!(lists_omit_the_key_prefix_and_match_it_without_wildcards, needs(Directory), |store| {
     let series = fresh("prefix");
     let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
     let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));

@@ -51,7 +51,7 @@ contract!(a_try_does_not_overtake_waiters, needs(Fair), |store| {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // While the waiter is first in the queue, even a free lock is busy for this client.
+    // The try must fail even before the waiter has acquired the free lock.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -98,13 +98,12 @@ contract!(a_waiter_that_leaves_delays_nobody, needs(Fair), |store| {
         let error = first.returns_within(SLACK * 2).0.unwrap_err();
         assert_eq!(error.is_interrupted(), !by_shutdown, "{error}");
         let freed = held.release();
-        // The waiter that left gave up its queue place. The place of a dead waiter would delay the next
-        // waiter by six seconds.
+        // A queue place that the first waiter left behind would delay the second by six seconds.
         second.woken_since(freed);
     }
 });
 
-// As in one of Redisson's tests, no waiter releases the lock, so each lease has to expire.
+// No waiter releases the lock, so each lease has to expire.
 contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);
@@ -132,7 +131,7 @@ contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
     assert!(begun.elapsed() >= lease * 5);
 });
 
-contract!(the_holder_acquires_again_before_the_waiters, needs(Fair), |store| {
+contract!(the_holder_reenters_before_the_waiters, needs(Fair), |store| {
     let (name, [client, other]) = store.clients("again");
     let lock = client.get_fair_lock(&name);
     lock.lock().unwrap();

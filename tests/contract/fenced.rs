@@ -52,8 +52,6 @@ contract!(a_plain_and_a_fenced_handle_are_one_lock, |store| {
     assert!(!plain.try_lock().unwrap());
     assert!(!stranger.get_lock(&name).try_lock().unwrap());
     held.release();
-    // A fenced lock and a plain lock of one name are the same lock. For the holding thread the other handle
-    // re-enters, and either handle releases a level.
     fenced.lock_and_get_token().unwrap();
     plain.lock().unwrap();
     assert_eq!((plain.hold_count().unwrap(), fenced.hold_count().unwrap()), (2, 2));

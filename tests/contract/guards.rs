@@ -52,7 +52,6 @@ contract!(a_guard_dropped_by_a_panic_releases, |store| {
     }
 });
 
-// The guard is in thread-local storage, whose values are destroyed in any order when the thread ends.
 contract!(a_thread_local_guard_releases_at_its_threads_end, |store| {
     thread_local! {
         static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };

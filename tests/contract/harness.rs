@@ -143,14 +143,12 @@ impl Store {
         [(); 2].map(|()| make(&self.client(), &name))
     }
 
-    /// The time within which the store frees a lock with this lease.
     pub(crate) fn freed_within(&self, lease: Duration) -> Duration {
         lease + self.late
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // Long time-outs, because a late answer on a busy machine must not fail a contract. Contracts about
-        // time-outs set their own.
+        // The time-outs are long, because a late answer on a busy machine must not fail a contract.
         let patient = Duration::from_secs(15);
         let builder = LockClient::builder().lease(Duration::from_secs(20));
         let builder = builder.command_timeout(patient).connect_timeout(patient);
@@ -176,7 +174,6 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     let mutex = Traits { reentrant: true, fenced: false, fair: false, wakes, polls_within };
     let fenced = Traits { fenced: true, ..mutex };
     let fair = Traits { fair: true, ..mutex };
-    // A waiter of a spin lock sleeps at most this long between two polls.
     let spin = Traits { wakes: false, polls_within: Duration::from_millis(128), ..mutex };
     let token = Traits { reentrant: false, wakes: token.0, polls_within: token.1, ..mutex };
     vec![

@@ -44,13 +44,12 @@ contract!(an_interrupted_wait_leaves_nothing_held_or_renewed, |store| {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A hold left behind would show at once. 1.2 s also cover its first renewal, due after a third of the
-        // lease (1 s).
+        // The watch is longer than a third of the lease, so a renewal of a hold left behind would show too.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 });
 
-contract!(an_interrupted_waiter_passes_its_place_on, |store| {
+contract!(an_interrupted_waiter_does_not_delay_the_next_waiter, |store| {
     let (name, [client, stranger]) = store.clients("place");
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
@@ -74,7 +73,6 @@ contract!(an_interrupted_call_does_not_acquire_even_a_free_lock, |store| {
         let interrupt = Interrupt::new();
         interrupt.interrupt();
         assert!(interrupt.is_interrupted());
-        // As in Java, an interrupted call does not acquire the lock even if it is free.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(
             lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted()
@@ -86,7 +84,7 @@ contract!(an_interrupted_call_does_not_acquire_even_a_free_lock, |store| {
         assert!(begun.elapsed() < slack_since(begun));
         held.release();
         assert!(lock.try_lock().unwrap());
-        // As Java's method, `lock_interruptibly` checks the interrupt before it acquires or re-enters.
+        // As in Java, `lock_interruptibly` checks the interrupt even before it re-enters.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted(), "{}", kind.label);
         assert_eq!(lock.hold_count().unwrap(), 1, "{}", kind.label);
         lock.unlock().unwrap();

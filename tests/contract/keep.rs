@@ -1,4 +1,4 @@
-//! `lock_builder(name).cached()` lets a client keep a released lock, so that its next use needs no request.
+//! `lock_builder(name).cached()` lets a client cache a released lock, so that its next use needs no request.
 
 use std::sync::atomic::AtomicU32;
 
@@ -91,7 +91,7 @@ contract!(a_waiter_gets_a_cached_lock_after_its_use, needs(Keeping), |store| {
     assert!(median(rounds.clone()) <= ms(50) + stalled_since(begun) / 5, "{rounds:?}");
 });
 
-contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
+contract!(other_clients_find_a_cached_lock_busy, needs(Keeping), |store| {
     let (lock, other) = cached_lock(store);
     let theirs = other.get_lock(lock.name());
     let is_kept_out = || {
@@ -110,7 +110,6 @@ contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
 contract!(a_cached_lock_unused_for_half_a_second_is_free, needs(Keeping), |store| {
     let (lock, other) = cached_lock(store);
     is_freed_when_unused(&lock, &other);
-    // The client has not stopped caching this lock: it caches the lock again after the next use.
     assert_is_cached_after(|| cycle(&lock), &other.get_lock(lock.name()));
 });
 
@@ -122,12 +121,12 @@ contract!(an_ended_threads_cached_lock_is_freed_soon, needs(Keeping), |store| {
     is_freed_when_unused(&lock, &other);
 });
 
-contract!(a_long_use_leaves_the_lock_cached, needs(Keeping), |store| {
+contract!(a_lock_is_cached_again_after_a_long_hold, needs(Keeping), |store| {
     let (lock, other) = cached_lock(store);
     let theirs = other.get_lock(lock.name());
     for _ in 0..2 {
         lock.lock().unwrap();
-        let_pass(UNUSED * 2, "longer than what nobody uses is kept");
+        let_pass(UNUSED * 2, "longer than an unused lock stays cached");
         assert!(!theirs.try_lock().unwrap());
         assert!(lock.is_held_by_current_thread().unwrap());
         assert_is_cached_after(|| lock.unlock().unwrap(), &theirs);
@@ -172,8 +171,7 @@ contract!(two_clients_that_contend_for_a_cached_lock_both_progress, needs(Keepin
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
 });
 
-// Each of 64 threads uses 31 locks. The soak runs this test longer, beside busy processes, and may stop the
-// server for half a lease.
+// The soak runs this contract longer and may stop the server for half a lease, so some calls get no answer.
 contract!(a_cached_lock_in_use_survives_heavy_load, needs(Keeping), |store| {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let losses = Arc::new(parking_lot::Mutex::new((Vec::new(), Duration::ZERO)));

@@ -46,7 +46,7 @@ contract!(a_withdrawing_leader_is_replaced_at_once, |store| {
     let begun = now();
     first.withdraw().unwrap();
     assert!(elected(&second) > term);
-    // The successor was notified: its safety poll and the end of the lease would have come later.
+    // Only a message can elect the successor so soon: the safety poll and the end of the lease come later.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
 });
 
@@ -64,7 +64,6 @@ contract!(a_leader_that_steps_down_rejoins_behind_other_candidates, |store| {
         let lock = other.get_fenced_lock(&name);
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
-            // A candidate counts as waiting once the store has its queue place.
             comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         first.step_down();

@@ -6,7 +6,7 @@ fn remaining(lock: &leasehold::RedisLock) -> Duration {
     lock.remaining_lease().unwrap().expect("the lock is held")
 }
 
-contract!(the_next_owner_is_granted_when_a_lease_ends, |store| {
+contract!(a_waiter_acquires_the_lock_when_the_holders_lease_ends, |store| {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
@@ -22,7 +22,7 @@ contract!(the_next_owner_is_granted_when_a_lease_ends, |store| {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Some stores count from the start of the request's millisecond, so a lease may end 1 ms early.
+        // Some stores count from the start of the request's millisecond, so a lease may end a little early.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -55,7 +55,7 @@ contract!(an_explicit_lease_is_never_renewed, |store| {
 });
 
 contract!(a_renewed_hold_outlives_its_lease, |store| {
-    // The lease is long because all kinds are queried without a pause, which may delay a renewal by 6 s.
+    // The lease is long, because the queries of all kinds may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store
@@ -95,7 +95,7 @@ contract!(reentering_never_shortens_the_lease, |store| {
     assert!(long > ms(30_000) && long <= ms(60_000), "the lease was not prolonged: {long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // The inner level's end neither shortens the lease to the outer level's 20 s nor restarts the lease.
+    // The inner level's end must neither shorten the lease nor restart it.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -134,11 +134,9 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
 contract!(releasing_a_guard_ends_only_its_own_lease_or_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
-    // When the renewed level ends first, the explicit lease of the other level remains, and expires.
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
-    // When the level with the explicit lease ends first, the client goes on renewing the hold.
     let outer = lives.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
@@ -176,7 +174,6 @@ contract!(after_nested_locking_another_threads_hold_is_still_renewed, |store| {
     });
 });
 
-// Redisson counts how often a thread has entered. After a lost nested hold it would renew for ever.
 contract!(the_hold_after_a_lost_nested_hold_is_renewed, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
@@ -210,7 +207,6 @@ contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // The thread ends with levels that it never released: of nested calls, and then of a leaked guard.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();

@@ -51,8 +51,8 @@ contract!(shutdown_ends_every_wait, |store| {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // All calls that wait, for a lock of another client and for one of this client. The first waiter for
-        // each lock sends requests, and the others wait behind it.
+        // The first waiter for each lock sends requests, and the others wait behind it. The shutdown must end
+        // both sorts of wait.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),
@@ -75,7 +75,6 @@ contract!(shutdown_ends_every_wait, |store| {
         }
         drop(guard);
         held.release();
-        // No waiter acquired a lock while the client shut down.
         assert!(!(kind.make)(&stranger, &elsewhere_held).is_locked().unwrap());
         assert!(!(kind.make)(&stranger, &own).is_locked().unwrap());
     }
@@ -111,7 +110,7 @@ contract!(shutdown_is_repeatable_and_affects_one_client_only, |store| {
     guard.unlock().unwrap();
 });
 
-// Grants that arrive during a shutdown are released by the client, or expire with their lease.
+// A grant that arrives during the shutdown may stay until its lease ends, so the test waits for that.
 contract!(shutdown_in_the_middle_of_work_leaves_no_lock_held, |store| {
     let lease = ms(300);
     for _ in 0..4 {
@@ -132,8 +131,7 @@ contract!(shutdown_in_the_middle_of_work_leaves_no_lock_held, |store| {
                         if rounds == 10 {
                             tell.send(()).unwrap();
                         }
-                        // On a busy machine a hold may be lost. The loop goes on after a loss, and ends when
-                        // the client has been shut down.
+                        // On a busy machine a hold may be lost, so the loop goes on after a loss.
                         if let Err(error) = guard.unlock() {
                             let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
                             assert!(is_over || error.outcome_unknown(), "{error}");
@@ -171,7 +169,7 @@ contract!(shutdown_from_a_callback_returns, |store| {
     fails(client.get_lock(&name).try_lock(), ErrorKind::ShutDown);
 });
 
-contract!(dropping_the_last_clone_releases, |store| {
+contract!(dropping_a_clients_last_clone_releases_its_locks, |store| {
     let (name, [stranger]) = store.clients("dropped");
     let client = store.client();
     let lock = client.get_lock(&name);

@@ -43,7 +43,7 @@ contract!(each_loss_callback_runs_once, |store| {
     let late = tell.clone();
     guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
     assert_eq!(receive(&told, SLACK).unwrap().0, 3);
-    // By now every part of the client that could report the loss a second time has run.
+    // Each of these calls notices the loss, but must not report it a second time.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
 });
@@ -66,7 +66,6 @@ contract!(a_callback_may_use_its_client, |store| {
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
-        // The callback waits for the lost lock and queries its client.
         let (client, lock) = (client.clone(), lock.clone());
         move |loss| {
             let again = lock.acquire().and_then(|guard| {
@@ -139,7 +138,7 @@ contract!(the_loss_channel_closes_without_a_loss_after_release, |store| {
 });
 
 contract!(the_loss_channel_reports_the_end_of_an_explicit_lease, |store| {
-    // The lease ends long before the client's next round of renewals, which would notice the end too.
+    // The lease ends long before the next round of renewals, so the client must notice the end without one.
     let lock = store.client().get_lock(fresh("leased"));
     let asked = now(); // before the request, since the window opens when the request is sent
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
@@ -181,8 +180,8 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let lock = (kind.make)(&client, &name);
-        // The hold is lost in three ways: its lease expires, or an operator forces the release, which this
-        // client has not noticed (1) or has noticed (2) when the thread locks again.
+        // Way 0: the lease expires. Way 1: an operator forces the release, and the client does not notice.
+        // Way 2: the client notices the forced release.
         for way in 0..3 {
             let old =
                 lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();
@@ -199,7 +198,6 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
             assert_ne!(new.owner(), old.owner(), "the new hold has the old owner number");
             assert_eq!(kind.traits.fenced, new.fencing_token() > old.fencing_token(), "{} {way}", kind.label);
             assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
-            // The guards of the lost hold release nothing of the new hold.
             drop(dropped);
             assert!(old.unlock().unwrap_err().is_lost());
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
@@ -211,12 +209,11 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
     }
 });
 
-contract!(a_reentry_notices_a_silent_takeover, |store| {
+contract!(a_reentry_notices_that_another_owner_took_the_lock, |store| {
     let [lock, stranger] = store.two("silent", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
     assert!(stranger.force_unlock().unwrap());
     let held = Holding::take(&stranger);
-    // Another owner holds the lock now, so the call must not report a re-entry.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);
     held.release();

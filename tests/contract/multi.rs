@@ -43,7 +43,7 @@ fn all_free_at_once(client: &LockClient, names: &[String]) {
 #[track_caller]
 fn all_free(client: &LockClient, names: &[String]) {
     for name in names {
-        // A dropped guard sends its release without waiting for the answer.
+        // A dropped guard does not wait for its release, so a lock may be free only a little later.
         comes_true_within(SECOND, || !client.get_lock(name).is_locked().unwrap());
     }
 }
@@ -113,7 +113,6 @@ contract!(one_deadline_limits_the_whole_wait_of_a_multi_lock, |store| {
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
-    // The waits for the three locks share one deadline.
     for_each_third(begun, || {
         holding.remove(0).release();
     });
@@ -156,8 +155,6 @@ contract!(multi_locks_naming_locks_in_any_order_never_deadlock, |store| {
     let waiters: Vec<_> = (0..4_usize)
         .map(|number| {
             let client = store.client();
-            // Each thread locks two of the three locks. The pairs overlap, and some threads name the same
-            // pair in opposite order.
             let (first, second) = [(0, 1), (1, 0), (2, 1), (0, 2)][number];
             let multi =
                 client.get_multi_lock([client.get_lock(&names[first]), client.get_lock(&names[second])]);
@@ -192,7 +189,7 @@ contract!(exactly_one_of_many_threads_acquires_the_multi_lock, |store| {
         });
         had.load(Ordering::SeqCst)
     };
-    // Two multi-locks that try at the same time may each hold one of the locks, so that both fail.
+    // Two multi-locks that try at the same time may each hold one of the locks, so perhaps both fail.
     assert!(try_for(Duration::ZERO) <= 1);
     let begun = now();
     assert_eq!(try_for(SECOND * 3), 1);
@@ -313,7 +310,6 @@ contract!(a_multi_lock_accepts_locks_of_every_kind, |store| {
         let ((), had) = waiter.returns_within(LONG);
         assert!(had - released < ms(1_250) + slack_since(released), "{}: {:?}", lock.name(), had - released);
     }
-    // Code that is written for the trait `Lock` also accepts a multi-lock.
     let lock: &dyn Lock = &multi;
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -339,7 +335,6 @@ contract!(a_multi_lock_may_span_several_clients_and_stores, |store| {
         holding.release();
         waiter.returns_within(LONG);
     }
-    // A name on two stores means two different locks.
     let guard =
         first.get_multi_lock([first.get_lock(&names[0]), apart.get_lock(&names[0])]).acquire().unwrap();
     assert_eq!(guard.names().count(), 2);
@@ -361,7 +356,7 @@ contract!(a_multi_lock_is_reentrant_if_its_locks_are, |store| {
     multi.unlock().unwrap();
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // The call releases the lock that is still held, and reports the one that is not.
+    // `unlock` releases the lock that is still held, and reports the other lock as not held.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());
@@ -383,8 +378,8 @@ contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
-    // Until the last lock is acquired, the earlier locks have the client's lease. Then one request sets the
-    // requested lease on all. Redisson confuses milliseconds with seconds in this step.
+    // Until the last grant the earlier locks have the client's lease. Then one request sets the requested
+    // lease on all of them.
     let is_leased = |name| left(name).is_some_and(|left| left <= store.freed_within(lease));
     comes_true_within(SECOND, || names.iter().all(is_leased));
     let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
@@ -395,7 +390,6 @@ contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 });
 
-// When the last lock is acquired, one request gives the multi-lock's lease to locks with a shorter one.
 contract!(a_multi_locks_lease_never_shortens_a_longer_one, |store| {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
@@ -413,7 +407,7 @@ contract!(a_multi_locks_lease_never_shortens_a_longer_one, |store| {
     assert!(left > Some(SECOND * 30), "{left:?}");
 });
 
-contract!(earlier_locks_are_renewed_while_a_later_is_awaited, |store| {
+contract!(a_waiting_multi_lock_renews_its_earlier_locks, |store| {
     let lease = ms(2_000);
     let ([_client, other], names, multi) = grouped(store, 2);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -463,7 +457,7 @@ contract!(losing_one_lock_loses_the_whole_multi_lock, |store| {
     assert!(told.recv().is_err(), "the loss was reported twice");
 });
 
-contract!(unlock_of_a_multi_lock_frees_all_locks_not_lost, |store| {
+contract!(unlocking_a_multi_lock_frees_its_locks_except_lost_ones, |store| {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -487,7 +481,6 @@ contract!(multi_lock_unlock_after_a_clients_shutdown_frees_every_lock, |store| {
     all_free_at_once(&operator, &names);
 });
 
-// A queue place that the failed try left would make the other client's later try fail.
 contract!(a_failed_multi_lock_try_leaves_no_queue_place, |store| {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
@@ -503,7 +496,7 @@ contract!(a_failed_multi_lock_try_leaves_no_queue_place, |store| {
     }
 });
 
-contract!(a_lock_lost_during_the_wait_is_reacquired, |store| {
+contract!(a_multi_lock_reacquires_a_lock_lost_during_its_wait, |store| {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
@@ -516,7 +509,6 @@ contract!(a_lock_lost_during_the_wait_is_reacquired, |store| {
         guard.unlock()
     });
     comes_true_within(LONG, || operator.get_lock(&names[0]).force_unlock().unwrap());
-    // The next renewal notices the loss.
     comes_true_within(LONG, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
     holding.release();
     waiter.returns_within(LONG).0.unwrap();
@@ -581,7 +573,7 @@ contract!(an_owned_multi_lock_guard_may_change_threads, |store| {
     all_free(&other, &names);
 });
 
-contract!(a_release_wakes_waiters_of_each_lock, |store| {
+contract!(a_multi_locks_release_wakes_waiters_of_each_lock, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     for by_drop in [false, true] {
         let guard = multi.acquire().unwrap();
@@ -604,7 +596,7 @@ contract!(a_release_wakes_waiters_of_each_lock, |store| {
     }
 });
 
-contract!(a_dropped_guards_release_spares_the_next_hold, |store| {
+contract!(a_dropped_guards_late_release_leaves_the_next_hold, |store| {
     let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);
@@ -615,7 +607,8 @@ contract!(a_dropped_guards_release_spares_the_next_hold, |store| {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // Wait for the answers to all releases, also of earlier rounds, so that a wrong release is seen.
+        // The loop waits for the answers to all releases, so the checks below would see a release of the
+        // wrong hold.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("a release was not reported") {
                 Seen::Acquired { .. } => {}

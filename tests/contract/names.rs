@@ -47,7 +47,7 @@ contract!(names_differ_by_case_and_by_every_character, |store| {
     held.release();
 });
 
-contract!(the_prefix_is_part_of_the_key_only, |store| {
+contract!(the_key_prefix_changes_the_key_and_not_the_name, |store| {
     let name = fresh("name");
     let prefixed = store.client_with(|options| options.key_prefix("shop:"));
     let plain = store.client();
@@ -64,10 +64,8 @@ contract!(names_mapped_to_one_key_are_one_lock, |store| {
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
     let lock = client.get_lock(&name);
     lock.lock().unwrap();
-    // The mapping is applied to the name first, and the prefix is added to the result.
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().get_lock(&key).try_lock().unwrap());
-    // Both spellings name one lock, so this thread re-enters by the other spelling.
     let alias = client.get_lock(name.to_uppercase());
     assert_eq!(alias.hold_count().unwrap(), 1);
     alias.lock().unwrap();
@@ -89,7 +87,6 @@ contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
     assert_eq!(client.current_owner(), owner, "the thread's number changed");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
-    // Other clients see this owner as the lock's holder.
     let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
@@ -118,7 +115,6 @@ const SHAPES: [&str; 16] = [
     "0",
 ];
 
-// The records that remain after a release do not interfere with similar names either.
 contract!(locks_with_similar_names_do_not_interfere, |store| {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
@@ -135,7 +131,7 @@ contract!(locks_with_similar_names_do_not_interfere, |store| {
         let neighbours: Vec<_> = names
             .iter()
             .map(|name| {
-                drop(client.get_lock(name).unlock()); // releases the lock if the try above acquired it
+                drop(client.get_lock(name).unlock()); // `refused` may have acquired the lock
                 client.get_lock(name).acquire_owned().unwrap()
             })
             .collect();

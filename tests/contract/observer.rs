@@ -78,7 +78,7 @@ contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     let held = Holding::take(&stranger.get_lock(&name));
     let begun = now();
     let waiter = Waiter::start(turn(client.get_lock(&name)));
-    // Before the client counts the waiter, the call may still be waiting for a connection.
+    // The call may first wait for a connection, so the measurement begins once the waiter is counted.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
@@ -86,7 +86,8 @@ contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     waiter.returns_within(LONG);
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("no grant") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of a Redlock's five subscriptions causes an attempt. Without wake-ups each poll is one too.
+    // On a Redlock each of the five subscriptions causes an attempt. On a store without wake-ups each poll is
+    // an attempt.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 });
@@ -104,8 +105,7 @@ contract!(a_loss_is_observed_once, |store| {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // No call asks about the hold, so the client's next round of renewals reports the loss, at most a third
-    // of the client's lease later.
+    // No call asks about the hold, so the client must notice the end of the lease by itself.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));
@@ -133,7 +133,6 @@ contract!(a_thread_that_ended_with_the_lock_is_observed_once, |store| {
         let told = receive(&seen, lease + SLACK).expect("the thread's end was not reported");
         assert_eq!(told, Seen::Abandoned { name: name.clone(), owner });
         assert!(ended.elapsed() <= lease + slack_since(ended));
-        // The hold then expires, which is reported as a loss, and no further report follows.
         let told = receive(&seen, lease + SLACK).expect("the loss was not reported");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
@@ -228,7 +227,7 @@ contract!(an_unsuccessful_wait_is_reported_with_its_reason, |store| {
     held.release();
 });
 
-contract!(each_changing_request_is_reported, |store| {
+contract!(acquire_renew_and_release_requests_are_reported, |store| {
     let (observer, asked) = observe(|event| match event {
         Event::Request { op, error: None, .. } => Some(*op),
         Event::Request { op, error, .. } => panic!("{op}: {error:?}"),
@@ -243,10 +242,9 @@ contract!(each_changing_request_is_reported, |store| {
     lock.unlock().unwrap();
     assert_eq!(all(), ["release"]);
     assert_eq!(receive(&asked, LONG), Ok("renew"));
-    // The client may be renewing meanwhile, and a dropped guard's release is answered later.
+    // A dropped guard does not wait for its release, so renewals may be reported first.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
-    // A request that finds the lock busy is reported like one that is granted.
     let held = Holding::take(&store.client().get_lock(lock.name()));
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
@@ -256,7 +254,6 @@ contract!(each_changing_request_is_reported, |store| {
 contract!(a_blocked_observer_does_not_stop_renewals, |store| {
     let (sender, renewed) = unbounded();
     let (free, blocked) = unbounded::<()>();
-    // The callback blocks its thread at the first renewal, until the channel closes.
     let blocks = move |event: &Event<'_>| {
         if let Event::Renewed { holds: 1, .. } = event {
             sender.send(()).ok();
@@ -281,11 +278,11 @@ contract!(client_stats_count_grants_waits_renewals_and_lost_holds, |store| {
     assert_eq!((before.grants, before.holds, before.waits, before.waiters), (3, 0, 0, 0));
     assert_eq!((before.gave_up, before.lost(), before.shortest_window), (0, 0, None));
     assert!(client.contended(20).is_empty());
-    // One try gives up. Then waiters acquire the lock, until one of them was woken: a waiter is counted
-    // before it sleeps, and if the lock is freed in between, the waiter needs no wake-up.
     let held = Holding::take(&stranger.get_lock(&waited_for));
     assert!(!client.get_lock(&waited_for).try_lock().unwrap());
     held.release();
+    // A waiter is counted before it sleeps, and needs no wake-up if the lock is free by then. So the test
+    // repeats waits until a waiter was woken.
     let mut waited = 0;
     let is_woken = || {
         let held = Holding::take(&stranger.get_lock(&waited_for));
@@ -315,7 +312,7 @@ contract!(client_stats_count_grants_waits_renewals_and_lost_holds, |store| {
 });
 
 #[test]
-fn hand_off_events_tell_local_releases_from_remote_ones() {
+fn hand_off_events_distinguish_local_from_remote_releases() {
     for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
         let (events, seen) = observe(in_words);
         let memory = MemoryStore::new();

@@ -10,7 +10,6 @@ contract!(nested_locking_shows_hold_counts_0_1_2_1_0, |store| {
     let seen = |count: u32| {
         assert_eq!(lock.hold_count().unwrap(), count);
         assert_eq!(lock.is_held_by_current_thread().unwrap(), count > 0);
-        // Another thread sees that the lock is locked, and a hold count of zero for itself.
         elsewhere(|| {
             assert_eq!(lock.is_locked().unwrap(), count > 0);
             assert!(!lock.is_held_by_current_thread().unwrap());
@@ -55,7 +54,6 @@ contract!(every_acquire_method_reenters, |store| {
     assert!(!lock.is_locked().unwrap());
 });
 
-// Two acquires and two releases leave no hold, even if `unlock` is called before the guard's release.
 contract!(lock_and_acquire_each_need_their_own_release, |store| {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();

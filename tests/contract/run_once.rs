@@ -17,7 +17,7 @@ contract!(exactly_one_of_many_timers_runs_the_job, needs(RunOnce), |store| {
     store.client().get_lock(&name).force_unlock().unwrap();
 });
 
-contract!(the_first_call_of_a_lazily_connected_client_can_be_run_once, needs(RunOnce), |store| {
+contract!(a_lazily_connected_client_can_begin_with_run_once, needs(RunOnce), |store| {
     let client = store.client_with(|options| options.connect_lazily());
     assert_eq!(client.run_once(fresh("lazy"), ms(1), LONG, |_| 7).unwrap(), Some(7));
 });
@@ -26,14 +26,13 @@ contract!(a_short_job_excludes_others_for_the_minimum_time, needs(RunOnce), |sto
     let (name, [client, other]) = store.clients("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
-    // The job has ended, but the lock stays held until the minimum time has passed, for all clients.
     assert_eq!(other.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     assert_eq!(client.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     comes_true_within(least + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
     assert!(begun.elapsed() >= least - ms(10), "{:?}", begun.elapsed());
 });
 
-contract!(a_long_jobs_end_lets_others_run, needs(RunOnce), |store| {
+contract!(after_a_long_job_ends_another_client_may_run_it, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
         comes_true_within(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());
@@ -87,7 +86,6 @@ contract!(each_run_of_a_fenced_job_gets_a_larger_token, needs(RunOnce), |store| 
         assert!(given > last, "{given:?} after {last:?}");
         last = given;
     }
-    // `run_once` and `run_once_fenced` of one name exclude each other.
     let inside =
         client.run_once_fenced(&name, LONG, LONG, |_| other.run_once(&name, ms(1), LONG, |_| ()).unwrap());
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));
@@ -115,7 +113,6 @@ contract!(the_last_run_record_has_exit_code_and_last_success, needs(RunOnce), |s
     assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
     crate::support::let_pass(ms(100), "so that the two ends differ");
     comes_true_within(SLACK, || run(3).is_some());
-    // A failed run keeps the time of the last success.
     let last = other.last_run(&name).unwrap().unwrap();
     assert_eq!(last.exit_code, 3);
     assert!(last.succeeded_ago.unwrap() >= last.ended_ago + ms(50), "{last:?}");

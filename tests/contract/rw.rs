@@ -85,7 +85,6 @@ contract!(a_writer_may_read_and_downgrade, needs(ReadWrite), |store| {
     assert!(foreign.read().try_acquire().unwrap().is_some());
     reading.unlock().unwrap();
     assert!(foreign.write().try_acquire().unwrap().is_some());
-    // In the other order, the read level ends before the write level.
     let writing = lock.write().acquire().unwrap();
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(!foreign.read().try_lock().unwrap());
@@ -152,7 +151,6 @@ contract!(an_owned_acquire_blocked_by_its_own_thread_fails, needs(ReadWrite), |s
     waiter.returns_within(SLACK * 4);
 });
 
-// In Redisson before 4.4, the renewal of one reader also extended the lease of dead readers.
 contract!(live_readers_do_not_keep_a_dead_reader_alive, needs(ReadWrite), |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
@@ -170,7 +168,7 @@ contract!(live_readers_do_not_keep_a_dead_reader_alive, needs(ReadWrite), |store
     waiter.woken_since(freed);
 });
 
-contract!(a_lease_end_admits_readers_and_writers, needs(ReadWrite), |store| {
+contract!(expired_leases_admit_waiting_readers_and_writers, needs(ReadWrite), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lock = store.client().get_read_write_lock(&name);
     let begun = now();
@@ -267,7 +265,7 @@ fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>;
     })
 }
 
-contract!(an_early_reader_release_leaves_other_readers, needs(ReadWrite), |store| {
+contract!(a_readers_release_leaves_other_readers_holding, needs(ReadWrite), |store| {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let staying = mine.read().acquire().unwrap();
     for _ in 0..3 {
@@ -312,7 +310,6 @@ contract!(a_readers_lease_outlasts_another_readers_shorter_lease, needs(ReadWrit
     assert!(after >= lease - ms(10) && after < lease + ms(50) + slack_since(taken), "{after:?}");
 });
 
-// Each level has its own marker in the store, and only that level's release removes the marker.
 contract!(releasing_an_inner_read_keeps_the_outer_lease, needs(ReadWrite), |store| {
     let [lock, other] = store.two("inner", |client, name| client.get_read_write_lock(name));
     let taken = now();
@@ -337,21 +334,20 @@ contract!(releasing_an_inner_read_keeps_the_outer_lease, needs(ReadWrite), |stor
 contract!(a_downgraded_reader_keeps_its_own_lease, needs(ReadWrite), |store| {
     let [lock, other] = store.two("down", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
-    // The read lease ends after the write is released, or has already ended before.
-    for is_over in [false, true] {
+    for read_is_over in [false, true] {
         let writing = lock.write().acquire().unwrap();
         lock.read().lock_with_lease(lease).unwrap();
         let read = now();
-        if is_over {
+        if read_is_over {
             comes_true_within(lease * 2, || read.elapsed() > store.freed_within(lease));
         }
         let freed = now();
         writing.unlock().unwrap();
         let writer = write(&other);
         let (_, returned) = writer.returns_within(LONG);
-        let (since, lasts) = if is_over { (freed, ms(0)) } else { (read, store.freed_within(lease)) };
+        let (since, lasts) = if read_is_over { (freed, ms(0)) } else { (read, store.freed_within(lease)) };
         let waited = returned.duration_since(since);
-        assert!(waited < lasts + SLACK * 3 + slack_since(since), "{waited:?} with {is_over}");
+        assert!(waited < lasts + SLACK * 3 + slack_since(since), "{waited:?} with {read_is_over}");
         assert!(lock.read().unlock().unwrap_err().is_not_held());
     }
 });

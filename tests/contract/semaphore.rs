@@ -18,7 +18,7 @@ contract!(permits_are_set_up_once, needs(Counting), |store| {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 });
 
-contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
+contract!(using_a_semaphore_that_was_never_set_up_fails, needs(Counting), |store| {
     let (name, [client]) = store.clients("unset");
     let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
     let waiting = AcquireOptions::new().wait(LONG);
@@ -41,7 +41,7 @@ contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls have set no permits, so this call can. If no permit is free, a try returns `None`.
+    // The refused calls have set no permits, so this call can set them.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -197,7 +197,6 @@ contract!(releasing_permits_does_not_recreate_a_deleted_semaphore, needs(Countin
     assert!(semaphore.try_set_permits(1).unwrap(), "the semaphore was set up again");
 });
 
-// As in Java, a release without an acquire adds a permit.
 contract!(releasing_without_an_acquire_adds_permits, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
@@ -234,7 +233,7 @@ contract!(an_expired_permits_id_releases_nothing, needs(Counting), |store| {
     assert_eq!(semaphore.available_permits().unwrap(), 1, "the expired permit did not come back once");
 });
 
-contract!(a_crowd_never_exceeds_the_permits, needs(Counting), |store| {
+contract!(many_threads_never_hold_too_many_permits, needs(Counting), |store| {
     let (name, clients) = store.clients::<3>("crowd");
     clients[0].get_semaphore(&name).try_set_permits(3).unwrap();
     let (inside, begun) = (AtomicU32::new(0), now());
@@ -349,7 +348,6 @@ contract!(permits_are_released_by_id_all_or_none, needs(Counting), |store| {
     comes_true_within(SLACK, || foreign.remaining_lease(&short.ids()[0]).unwrap().is_none());
     assert!(!foreign.release_many(&[ids[0].clone(), short.ids()[0].clone()]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
-    // An id that the list contains twice is released once.
     assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (1, 3));
     assert!(!foreign.release_many(&ids).unwrap());
@@ -399,7 +397,7 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // The new total is lower than the number of permits that are held. No holder loses a permit.
+    // No holder loses a permit, so the available count becomes negative.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();
@@ -409,7 +407,7 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(counts(), (1, 0, 1));
 });
 
-// Permits go to waiters in order of arrival. A client that stalls past its reservation may lose its place.
+// A client that stalls past its reservation may lose its place, so stalls excuse a wrong order.
 contract!(returned_permits_go_to_waiters_in_order, needs(Counting), |store| {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

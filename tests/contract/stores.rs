@@ -397,7 +397,7 @@ fn sqlite_in(folder: &TempDir) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(50)),
         lacks: DATABASES_LACK,
-        // SQLite has no server to kill. tests/stores/sqlite.rs kills processes that use the file.
+        // SQLite has no server to restart. tests/stores/sqlite.rs kills processes that use the file.
         restartable: || restarting(programs::in_memory(), |_| {}, sqlite_in),
         ..database_at(programs::sqlite_url(&folder.path().join("locks.db")))
     }

@@ -54,7 +54,6 @@ contract!(a_reentry_does_not_extend_max_hold, |store| {
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
-    // A re-entry does not extend the hold, neither by the same handle nor by a handle without `max_hold`.
     let _inner = lock.acquire().unwrap();
     let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
@@ -101,7 +100,7 @@ contract!(a_spin_lock_excludes_and_wakes_subscribed_waiters, |store| {
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 });
 
-contract!(a_waiter_behind_a_spinning_one_keeps_its_own_pace, |store| {
+contract!(a_waiter_behind_a_spinning_waiter_is_not_delayed, |store| {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
         return; // this store serves the spinning waiter first
     }

@@ -85,7 +85,6 @@ contract!(force_unlock_wakes_the_waiters, |store| {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
-        // The holder's client forces the release, and then the waiter's client does.
         for forced_by in [&clients.0, &clients.1] {
             let lock = (kind.make)(&clients.0, &name);
             lock.lock().unwrap();
@@ -125,8 +124,7 @@ contract!(force_unlock_is_reported_to_the_holder, |store| {
 
 contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
     for (kind, name, [client, stranger]) in store.each() {
-        // First the holder's own client forces the release and locks again in another thread, although its
-        // threads seldom ask the store about a lock that it believes to hold. Then a stranger does both.
+        // The first case is harder: a client seldom asks the store about a lock that it believes to hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =

@@ -121,9 +121,8 @@ contract!(threads_are_served_in_order_of_arrival, |store| {
     assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 });
 
-contract!(a_waiter_that_gives_up_passes_its_place_on, |store| {
+contract!(a_waiter_that_gives_up_does_not_delay_the_next, |store| {
     let (name, [client, stranger]) = store.clients("place");
-    // While the head of the queue gives up, a thread of the same client or of another client holds the lock.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let head = Waiter::on(client.get_lock(&name), move |lock| lock.try_lock_for(ms(150)).unwrap());
@@ -165,7 +164,7 @@ contract!(the_only_waiters_of_six_clients_are_all_served, |store| {
     let released = held.release();
     for waiter in waiters {
         let (_, had) = waiter.returns_within(LONG);
-        // Each release wakes another waiter. A waiter that needed its safety poll would be a second late.
+        // A waiter that needed its safety poll would be a second late.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
             "{:?}",

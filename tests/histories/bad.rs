@@ -11,9 +11,9 @@ use crate::support::random;
 /// The units of a semaphore, and the first count of a latch.
 const LIMIT: i64 = 3;
 
-/// Each line is a history: the lock's kind, what is wrong, and steps. A step is a verb, a hold's number (then
-/// a `token`'s token, a `take`'s units, or the owner of several holds), and the times of call and return. An
-/// `end` with one time did not return: the hold's promised time ends then.
+/// Each line is a history: the lock's kind, what is wrong, and steps. A step has a verb, a hold's number, and
+/// the times of call and return. After the number, `token` has a token, `take` has units, and other verbs may
+/// name an owner of several holds. An `end` with one time did not return; its hold was promised until then.
 const BAD: &str = "
 mutex two owners at once: acquire 1 1-2; end 1 9-10; acquire 2 3-4; end 2 5-6
 mutex a second owner a moment before the first ends: acquire 1 1-2; end 1 9-10; acquire 2 3-8
@@ -187,7 +187,7 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // The next hold is requested soon after `time`: the end of the hold before, or on a semaphore its grant.
+    // `time` is the previous hold's end, or on a semaphore its grant. The next request follows soon.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);
@@ -204,7 +204,7 @@ fn random_history(lock: &str, model: Model) -> Vec<Operation> {
             continue;
         }
         let acquired = call + below(4);
-        let end = acquired + 1 + below(8); // the length of a hold
+        let end = acquired + 1 + below(8);
         let mut made = Operation::new(lock, model, Doing::Acquire, hold, (call, Some(acquired)));
         made.owner = hold.to_string();
         match model {

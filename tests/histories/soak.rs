@@ -120,7 +120,7 @@ impl Trouble {
         };
         let client = connect(&orders);
         orders.kinds = kinds(&client, orders.lease);
-        // Latches are created before any worker uses them, and some more than needed.
+        // The test creates all latches, and a few more, before a worker uses one.
         if orders.kinds.contains(&Kind::Latch) {
             let (begin, end) = (mono(), mono() + nanos(run() + LONG));
             for time in (begin..end).step_by(usize::try_from(nanos(orders.names_last)).unwrap()) {
@@ -140,7 +140,7 @@ impl Trouble {
         let folder = self.orders.folder.clone();
         assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "no worker works");
         let (begun, mut struck) = (now(), 0);
-        // A run of `ROUGH` or longer goes on until it has killed clients that wait, and not only connect.
+        // A long run (`ROUGH`) goes on until it has killed clients that wait, not only clients that connect.
         let lacks = |all: &Self| run() >= ROUGH && !all.strikes.contains_key(KILLED_WAITERS);
         while begun.elapsed() < run() || lacks(&self) {
             let most = if is_calm(begun.elapsed()) { 4_000 } else { 100 };
@@ -343,8 +343,8 @@ fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     all
 }
 
-/// The client id of an owner, without the fifteenth character: it says whether the client may use the wait
-/// queue, and may change.
+/// The client id of an owner, without the fifteenth character. This character says whether the client may use
+/// the wait queue, and may change.
 fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }

@@ -198,8 +198,8 @@ impl World {
                 let what = match dice % 6 {
                     0 => stands_still(lease + lease / 4, || servers[at].stop(), || servers[at].cont()),
                     1 => {
-                        // The killed server has lost its data, and stays away until all earlier leases have
-                        // ended, as the promise requires.
+                        // The killed server has lost its data. Redlock's promise requires that this server
+                        // stays away until all earlier leases have ended.
                         servers[leaders.next].kill();
                         let_pass(LEADS + LEADS / 4, "while a server that forgets is away");
                         servers[leaders.next].restart();

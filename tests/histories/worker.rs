@@ -133,7 +133,7 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // The observer does this for plain locks and one event in eight, so that other work goes on.
+        // The observer calls its client for one event in eight, so that other work goes on.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {
@@ -534,5 +534,5 @@ fn end(guard: Guard) -> leasehold::Result<()> {
 }
 
 held!(Guard, end);
-// The permits of a dropped guard might stay taken if its release fails, and other workers would count them.
+// Owned guards call `unlock`, because permits of a failed release would stay taken unnoticed.
 held!(OwnedGuard, OwnedGuard::unlock);

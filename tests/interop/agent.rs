@@ -58,8 +58,8 @@ pub(crate) struct Peer {
 }
 
 impl Agent {
-    /// Starts a program, which is killed on drop. If `what` is not installed, prints that and returns `None`;
-    /// in CI it fails.
+    /// Starts a program, which is killed on drop. If `what` is not installed, the test is skipped (`None`),
+    /// or fails in CI.
     pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
         let program = Program::start(what, command)?;
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
@@ -122,7 +122,7 @@ impl Program {
                     drop(asker.send(answer));
                 }
             }
-            // The agent has ended, and closing the channels tells this to all waiting callers.
+            // The agent has ended. Closing the channels ends the waits of all callers.
             waiting.lock().clear();
         });
         reading.unwrap();

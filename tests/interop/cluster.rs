@@ -28,7 +28,8 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until a client listens for the lock, by any of the counted commands, and has tried once more.
+    /// Waits until a client listens for the lock, as one of the commands `counted` shows, and has tried once
+    /// more.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
     }
@@ -40,7 +41,8 @@ impl Sides {
             count > 0
         };
         wait_until("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
-        // The second attempt follows the subscription at once, and must not find the lock free.
+        // The waiter tries again right after it subscribes. That attempt must not find the lock free, so this
+        // waits until no more scripts run.
         let scripts = || -> u64 { self.cluster.scripts_run(primary) };
         let mut before = scripts();
         let is_quiet = || {
@@ -157,7 +159,6 @@ impl Sides {
 #[test]
 fn sharded_messages_wake_across_languages_on_a_cluster() {
     let _alone = alone();
-    // Each side finds out by itself how the cluster publishes messages.
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.exclude_each_other();
     sides.wake_each_other("sharded");
@@ -171,7 +172,7 @@ fn languages_share_fair_and_read_write_locks_on_a_cluster() {
     sides.read_and_write();
     let Sides { cluster, java, .. } = sides;
     drop(java);
-    // Plain messages go to all members of the cluster.
+    // These clients use plain messages, which go to all members of the cluster.
     let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
     let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();

@@ -15,7 +15,7 @@ use crate::support::{Process, reexecuted};
 
 /// No lease expires here, even on a busy machine.
 const LEASE: Duration = Duration::from_secs(60);
-/// The variable that makes this program a worker, and names its work.
+/// The environment variable that makes this program a worker. Its value describes the work.
 const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
 /// How long the last thread of a crowd may take after the end of the work.
 const LAST: Duration = Duration::from_secs(60);
@@ -179,8 +179,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// Repeats until each of `kinds` sorts of threads (a language and a kind of lock) has acquired the lock
-/// `least` times, since fewer prove little. `check` judges each round.
+/// Repeats the crowd's work until each of `kinds` sorts of threads (a language and a kind of lock) has
+/// acquired the lock `least` times, since fewer prove little. `check` judges each round.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -294,7 +294,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     let share = counts["Java: lock"] as f64 / 2.0 / (had.len() as f64 / PROCESSES as f64);
     eprintln!("a Java process gets {share:.2} of a fair share beside eight of Rust's");
     assert!((0.2..=4.0).contains(&share), "{counts:?}");
-    // Some process waits at any time, so the lock is never free for as long as a poll.
+    // Some process waits at any time, so only a lost message would leave the lock free until the next poll.
     let mut times: Vec<_> = had.iter().map(|had| (had.begun, had.ended)).collect();
     times.sort_unstable();
     let free = |pair: &[(u64, u64)]| own_time_between(pair[0].1, pair[1].0.max(pair[0].1));
@@ -322,7 +322,7 @@ fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     }
     assert_eq!(counts(&had).len(), 4);
     writers_are_alone(&had);
-    // The sweep must report an overlap that the test made on purpose.
+    // `writers_are_alone` must fail on an overlap, so the test gives it histories with overlaps.
     let meeting = |by: &str, other: &str| {
         let had = |by: &str, begun, ended| Had { begun, ended, by: by.to_owned() };
         let two = [had(by, 1, 3), had(other, 2, 4)];
@@ -332,8 +332,9 @@ fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
 
-/// Runs a Rust process, in which each order in the Redis list `list` makes a thread wait for a fair lock and,
-/// while it holds the lock, append its turn to another list. An order names the lock, that list and the turn.
+/// The work of a Rust process. Each order in the Redis list `list` names a fair lock, a second list and a
+/// turn. For each order a thread waits for the lock, and appends the turn to the second list while it holds
+/// the lock.
 fn take_turns(url: &str, list: &str) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();

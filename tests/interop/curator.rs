@@ -77,7 +77,6 @@ test_on!(curator_and_rust_are_served_in_order, alone(), ZooKeeper::start(CALM), 
     let clients = [rust(&server), rust(&server)];
     let holder: RedisLock = clients[0].get_lock(path);
     holder.lock().unwrap();
-    // Java and Rust join the queue by turns, and each joins only after the one before is in the queue.
     let (mut javas, mut rusts) = (Vec::new(), Vec::new());
     for place in 0..8 {
         if place % 3 == 0 {
@@ -94,7 +93,7 @@ test_on!(curator_and_rust_are_served_in_order, alone(), ZooKeeper::start(CALM), 
     holder.unlock().unwrap();
     let mut order: Vec<_> = rusts.into_iter().map(|(place, task)| (task.join(), place)).collect();
     for (place, locked, unlocked) in javas {
-        // Java's answer has the time at which its lock call returned, before the unlock and the next grant.
+        // `ended` is the time at which `lock` returned, so it is before the unlock and the next grant.
         order.push((locked.wait().ended, place));
         unlocked.wait().expect_ok();
     }
@@ -115,7 +114,6 @@ test_on!(curator_and_rust_readers_and_writers_share_one_lock, alone(), ZooKeeper
     assert!(!other.write().try_lock().unwrap());
     java.get("one", "read-unlock", &[path]);
     java.get("two", "read-unlock", &[path]);
-    // A Java writer waits for our reader, and a second reader of ours waits behind that writer.
     let writing = java.ask("one", "write-lock", &[path]);
     queue_is(&server, 1);
     assert!(!other.read().try_lock().unwrap());

@@ -17,14 +17,14 @@ const HEAD_DELAYS: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 /// Values of Redisson's `fairLockWaitTimeout`: the old default, the present one, and a configured one.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
-/// The variable that makes this program a waiting process: the server's address.
+/// The environment variable that makes this program a waiting process. Its value is the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// This client's time-out is long, because an unanswered request would retire the owner number, and the new
-/// number would join at the queue's end.
+/// The time-out is long, because an unanswered request would retire the owner number, and the waiter would
+/// join the queue again at its end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }
@@ -72,7 +72,7 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // Each grant to a Java waiter subtracts that waiter's part from the remaining times.
+        // Each grant to one of the waiters ahead will subtract one `wait` from this place's time.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {

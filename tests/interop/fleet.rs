@@ -11,7 +11,7 @@ use crate::support::{reexecuted, test_name};
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
-/// The variable that makes this program a worker: the server's address.
+/// The environment variable that makes this program a worker. Its value is the server's address.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]
@@ -47,8 +47,8 @@ fn count_up(url: &str) {
                 let mut connection = server.get_connection().unwrap();
                 // Half of the threads cache the lock until another client asks for it. The other half drop
                 // guards, which caches the lock for a few milliseconds at most.
-                let is_kept = number % 2 == 0;
-                let lock = if is_kept {
+                let is_cached = number % 2 == 0;
+                let lock = if is_cached {
                     client.lock_builder("work").cached().build()
                 } else {
                     client.get_lock("work")
@@ -57,7 +57,7 @@ fn count_up(url: &str) {
                     let guard = lock.acquire().unwrap();
                     let so_far: u64 = connection.get("counter").unwrap();
                     let _: () = connection.set("counter", so_far + 1).unwrap();
-                    if is_kept {
+                    if is_cached {
                         guard.unlock().unwrap();
                     } else {
                         drop(guard);

@@ -14,7 +14,6 @@ const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 test_on!(javas_force_unlock_is_reported_as_a_loss, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
 
-    // The next unlock reports that the hold was lost.
     let lock = client.get_lock("forced");
     lock.lock().unwrap();
     let before = scripts_run(&mut server.admin());
@@ -42,7 +41,7 @@ test_on!(tokens_of_java_and_rust_rise_with_every_grant, java::set_up(LEASE), |(_
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
-        // Each language is granted the lock after the other one, and also twice in a row.
+        // Java takes these grants, so each language follows the other one and also itself.
         if [0, 1, 4, 6, 8, 9].contains(&grant) {
             tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
             assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);

@@ -24,7 +24,6 @@ test_on!(readers_and_writers_exclude_each_other_across_languages, java::set_up(L
     assert!(java.is("reader", "read-try", &["rw"]));
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
-    // Java's release of its read lock leaves our reader's hold in place.
     java.get("reader", "read-unlock", &["rw"]);
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
@@ -56,11 +55,10 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
-    // One release, or one downgrade, by our writer admits three Java readers.
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes the sleeping threads and one more, so a second thread between its attempt and its
-    // sleep would miss it. The test waits until all three sleep.
+    // The message wakes all sleeping threads and one that is about to sleep. A second such thread would miss
+    // the message, so the test waits until all three sleep.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
@@ -71,7 +69,6 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
         let took = own_time_between(freed, got.ended);
         assert!(took < TOLD, "{took:?}");
     }
-    // The last reader is Java's, and its release notifies our writer.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
     let waiter = turn(lock.write());
@@ -109,14 +106,13 @@ test_on!(our_long_read_lease_survives_redissons_shorter_renewals, java::set_up(L
     }
 });
 
-/// Java respects what our locks leave: remaining levels, a downgrade, and a reader's expired write lock.
 #[test]
 fn java_respects_leases_left_by_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // The inner level's lease stays with the hold, even if other readers come and go.
+    // The inner level gives the hold a longer lease, which other readers must not shorten.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -138,7 +134,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
     java.get("writer", "write-unlock", &["rw"]);
     assert!(lock.read().unlock().unwrap_err().is_not_held());
-    // The write lock has expired, although its owner still reads and has not released it.
+    // An expired write lock lets Java read, although its owner still reads and has not released it.
     let (written, written_at) = (monotonic(), now());
     let writing = lock.write().acquire_with(&leased(short)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -267,8 +263,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
             assert_eq!(latch.count().unwrap(), 0);
             between(opened, ended).saturating_sub(stalled_since(opened_at))
         });
-        // The eight waiters run in three runtimes, and on few cores one of them often waits for a processor,
-        // so the test judges the median.
+        // On few cores one of the three runtimes often waits for a processor, so the test judges the median.
         let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
         eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
@@ -276,7 +271,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
     }
 });
 
-// Our hold writes an extra field with its beginning into the hash that both languages read.
+// Our holds write their beginning into an extra field of the hash that both languages read.
 test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
@@ -300,7 +295,6 @@ test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, serve
         let seen = client.inspect("said").unwrap();
         assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
         java.get("waiter", &verb("unlock"), &["said"]);
-        // Java's `forceUnlock` removes our lock like one of its own.
         lock.lock().unwrap();
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
@@ -311,7 +305,7 @@ test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, serve
 
 // In Java, returned permits wake only one waiter, whatever number it wants. Java also publishes negative
 // counts, at which its own reading thread throws.
-test_on!(javas_wrong_message_does_not_leave_waiters_asleep, java::set_up(LONG), |(_alone, server, java)| {
+test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
     let semaphore = client.get_semaphore("sem");
@@ -376,7 +370,6 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(java.get("main", "permits-release-many", &["permits", &ids.join(",")]), "2");
     assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
     assert!(ours.unlock().is_err());
-    // A release of permits without ids needs an existing semaphore.
     let semaphore = client.get_semaphore("none");
     assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert!(!semaphore.release_if_exists(1).unwrap());
@@ -386,7 +379,6 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(semaphore.available_permits().unwrap(), 4);
 });
 
-// Java has no conditions, but may take the lock during our wait.
 test_on!(java_may_lock_during_a_conditions_wait, java::set_up(LONG), |(_alone, server, java)| {
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();

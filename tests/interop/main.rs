@@ -1,9 +1,8 @@
-//! Leasehold beside other libraries: on one Redis real Redisson in JVMs, redis-py and redsync; on one
-//! ZooKeeper real Curator.
+//! Leasehold beside other libraries: real Redisson in JVMs, redis-py and redsync on one Redis, and real
+//! Curator on one ZooKeeper.
 //!
-//! Each foreign side is a small program in `tests/interop/` that obeys a test (see `agent.rs`), built on
-//! first use. Without the tools for that, the tests say so on standard error and pass; with `CI=true` they
-//! fail.
+//! Each foreign side is a small program in `tests/interop/` that obeys a test (see `agent.rs`). The tests
+//! build it on first use. Without the tools for that, they say so on standard error and pass, or fail in CI.
 
 #![cfg(unix)] // a shell starts the foreign programs
 #![allow(

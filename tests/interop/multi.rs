@@ -15,7 +15,6 @@ test_on!(multi_locks_exclude_each_other_across_languages, java::set_up(LEASE), |
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));
-    // Java's multi-locks name some of our locks, in another order.
     for group in ["c,b,a", "b,other", "c"] {
         java.get("t", "multi-lock", &[group]);
         assert!(!multi.try_lock().unwrap(), "{group}");
@@ -42,7 +41,6 @@ test_on!(multi_locks_exclude_each_other_across_languages, java::set_up(LEASE), |
         let waited = between(freed.begun, had);
         assert!(waited < TOLD + stalled_since(released_at), "{group}: {waited:?}");
     }
-    // While we hold the multi-lock, Java can acquire none of its locks, neither alone nor with others.
     let guard = multi.acquire().unwrap();
     for group in ["a,b,c", "c,a", "b"] {
         assert!(!java.is("t", "multi-try", &[group]), "{group}");

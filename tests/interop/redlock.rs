@@ -41,7 +41,6 @@ test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server()
     // Java divides its wait into one third for each server.
     let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
 
-    // Java locks first. The lock is then busy for us, and Java's release wakes us.
     assert!(java_takes(ENOUGH));
     assert!(servers.iter().all(|server| fields(server, "both").len() == 1));
     assert!(!lock.try_lock().unwrap());
@@ -56,7 +55,6 @@ test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server()
         waiter.join().unwrap().unwrap();
     });
 
-    // We lock. Java then acquires the lock on none of the servers, and afterwards on all three.
     let guard = lock.acquire().unwrap();
     let owner = BTreeMap::from([(guard.owner().to_string(), 1)]);
     assert!(servers.iter().all(|server| fields(server, "both") == owner));

@@ -90,8 +90,8 @@ pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Returns `product`, which `commands` build if it is missing or older than its sources. If that is
-/// impossible, prints so and returns `None`; in CI it fails.
+/// Builds `product` by `commands` if it is missing or older than its sources, and returns its path. If the
+/// build fails, the test is skipped (`None`), or fails in CI.
 pub(crate) fn build_once(
     what: &str,
     product: &Path,

@@ -100,7 +100,6 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     let mut expired = server.admin();
     let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 
-    // The peer's lock expires, we acquire it, and then the peer's unlock comes late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));
     expires();
     lock.lock().unwrap();
@@ -108,7 +107,6 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(lock.is_held_by_current_thread().unwrap(), "after {refused:?}");
     lock.unlock().unwrap();
 
-    // Our lock expires, the peer acquires it, and then our unlock comes late.
     lock.lock_with_lease(Duration::from_millis(150)).unwrap();
     expires();
     assert!(peer.is("next", "try-lease", &["token", "20000"]));
@@ -117,7 +115,6 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(refused.not_held().is_some(), "{refused}");
     assert_eq!(admin.get("token"), Ok(token));
 
-    // The peer's key survives a further unlock of ours.
     let refused = lock.unlock().unwrap_err();
     assert!(refused.not_held().is_some(), "{refused}");
     peer.get("next", "unlock", &["token"]);

@@ -101,7 +101,7 @@ fn a_writers_unlock_wakes_java_readers_about_to_sleep() {
         let writing = lock.write().acquire().unwrap();
         let before = scripts_run(&mut admin);
         let waiter = java.ask("reader", "read-lock", &[name]);
-        // The waiter tries, subscribes, tries again, and then sleeps.
+        // The waiter goes to sleep after its second attempt, so the unlock below comes at about that moment.
         let asked = now();
         while scripts_run(&mut admin) < before + 2 {
             assert!(asked.elapsed() < LONG, "the waiter does not ask");

@@ -228,7 +228,7 @@ fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let (id, number) = owner.split_once(':').expect("an owner is an id, a colon and a number");
     let uuid = uuid::Uuid::parse_str(id).expect("the id is a UUID");
     assert_eq!(id, uuid.hyphenated().to_string());
-    // Java's ids have version 4. Version 8 says that a release of this client notifies the wait queue.
+    // Java's ids have version 4. In ours version 8 says that releases notify the wait queue.
     assert!(matches!(uuid.get_version_num(), 4 | 8), "{id}");
     assert_eq!(id, side.id());
     assert!(number.bytes().all(|digit| digit.is_ascii_digit()), "{number:?} is no number");

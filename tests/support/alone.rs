@@ -49,7 +49,6 @@ pub fn test_command(test: &str) -> Vec<String> {
 /// Starts this program again, to run one of its tests with these environment variables.
 pub fn reexecuted(test: &str, variables: &[(&str, &str)]) -> Process {
     let output = tempfile::NamedTempFile::new().unwrap();
-    // Standard output and standard error append to one file.
     let append = || File::options().append(true).open(output.path()).unwrap();
     let child = spawn(&test_command(test), |command| {
         command.envs(variables.iter().copied()).stdout(append()).stderr(append())

@@ -1,4 +1,5 @@
-//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store.
+//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store from another
+//! client.
 
 use std::time::{Duration, Instant};
 
@@ -29,13 +30,13 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
     let theirs = other.get_lock(name);
-    // A try would not do: on ZooKeeper its node recalls the lock.
+    // A try would recall the lock on ZooKeeper, so this only asks whether the lock is held.
     use_until_cached(&lock, || !theirs.is_locked().unwrap());
     lock
 }
 
-/// Asserts that the lock is still cached after `release`. If the machine stalled for `UNUSED`, the client may
-/// have released the unused lock.
+/// Asserts that the lock is still cached after `release`. After a stall of `UNUSED` the client may have
+/// released the unused lock, so then nothing is asserted.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

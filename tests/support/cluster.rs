@@ -69,8 +69,8 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {SOON}"))
-                // Tests need not wait: a replica may be elected however long it was cut off from its primary
-                // (0), and a new replica gets the data at once.
+                // A replica may be elected however long it was cut off (0), and a new one gets the data at
+                // once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
             for line in config {
@@ -132,7 +132,6 @@ impl Cluster {
             if text.contains("role:slave") {
                 return text.contains("master_link_status:up");
             }
-            // Half of the members are replicas, and each primary must list its replica.
             text.contains("state=online")
         };
         self.all_agree("follow each other", linked);

@@ -1,4 +1,4 @@
-//! Nothing is left behind: the check at the end of a scenario.
+//! The check at the end of a scenario that its clients left nothing behind.
 //! ```ignore
 //! let baseline = Baseline::take(&server);
 //! // … clients come, hold, lose, wait, and are dropped …
@@ -39,8 +39,8 @@ impl Baseline {
         self
     }
 
-    /// Waits for the limit, and then panics with all that remains: subscriptions, client connections, hashes
-    /// without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
+    /// Waits until nothing remains. After the limit, panics with all that remains: subscriptions, client
+    /// connections, hashes without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
     #[track_caller]
     pub fn assert_clean(&self, server: &RedisServer) {
         let mut left = Vec::new();
@@ -53,7 +53,7 @@ impl Baseline {
 
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
-        // Counts before it opens the admin connection below, which is a descriptor too.
+        // The count comes before the admin connection below, which would be one more descriptor.
         if let (Some(before), Some(now)) = (self.threads, threads())
             && now.len() > before
         {
@@ -78,8 +78,8 @@ impl Baseline {
     }
 }
 
-/// Returns those of these keys that exist, and removes their expiry, so that a test that waits for a release
-/// does not mistake an expiry for it.
+/// Returns the keys that exist. Removes their expiry, so that a test cannot mistake an expiry for the release
+/// that it awaits.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {

@@ -145,8 +145,8 @@ impl Etcd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
     }
 
-    /// Makes the server demand passwords. That of root is `R00T`; `users` has names, passwords and roles. The
-    /// role `locks` may use the locks below the default prefix.
+    /// Makes the server demand passwords. Root's password is `R00T`. `users` lists names, passwords and
+    /// roles; the role `locks` may use the locks below the default prefix.
     #[track_caller]
     pub fn demand_passwords(&self, users: &[(&str, &str, &str)]) {
         let does = |path: &str, body: String| self.must(&format!("/v3/auth/{path}"), &body);
@@ -183,7 +183,7 @@ impl Etcd {
         let path = self.folder.path();
         // etcd's shortest lease is one and a half election times, rounded up: one second here.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        // With the default bcrypt cost a login takes 0.1 s. Tokens are short-lived, so that one expires.
+        // With bcrypt's default cost a login takes 0.1 s. Tokens live for 2 s, so that tests see one expire.
         let options = format!(
             "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \

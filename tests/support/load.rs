@@ -181,7 +181,6 @@ impl Shared {
             {
                 subject.refused.fetch_add(1, Ordering::SeqCst);
             }
-            // The hold counts until the promised time at most.
             subject.history.ends(open, now().min(promised));
             if way.drops && random().is_multiple_of(2) {
                 drop(guard);

@@ -143,11 +143,11 @@ pub fn missing(what: &str) {
     shout(&line);
 }
 
-/// Starts a program, with empty input, whose waits for a processor [`stalls`] counts from then on.
+/// Starts a program with empty input. [`stalls`] counts its waits for a processor.
 ///
-/// The program begins only after this thread has returned from starting it. Otherwise a short-lived child may
-/// end while this thread blocks all signals, and the kernel gives SIGCHLD to another thread, whose read with a
-/// time-out fails with EINTR: rarely, a Redis command of another test fails. The child's pid is the program's.
+/// A shell waits until this call has started it, and then becomes the program, with the same pid. Otherwise a
+/// short-lived program may end while this thread blocks all signals. The kernel then gives SIGCHLD to another
+/// thread, whose read with a time-out fails with EINTR, and so does another test.
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {
@@ -181,7 +181,6 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     let mut built = None;
     let connects = || {
         let outcome = build();
-        // An error that no retry can mend is returned to the test.
         let is_late = outcome.as_ref().is_err_and(leasehold::Error::is_retryable);
         built = Some(outcome);
         !is_late
@@ -198,7 +197,7 @@ pub fn fails<T>(outcome: leasehold::Result<T>, kind: leasehold::ErrorKind) -> le
     error
 }
 
-/// As [`fails`], where the text of the error contains `words`.
+/// As [`fails`], and asserts that the error's text contains `words`.
 #[track_caller]
 pub fn fails_saying<T>(
     outcome: leasehold::Result<T>,

@@ -18,7 +18,7 @@ const UNSYNCED: [&str; 4] = [
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-flush-method=nosync",
     "--innodb-doublewrite=OFF",
-    "--innodb-log-file-size=32M", // copied for each server
+    "--innodb-log-file-size=32M", // small, because tests copy this file for each server
 ];
 
 /// Dropping this kills the process that it started, and no other.
@@ -33,7 +33,7 @@ pub struct MysqlServer {
 in_a_folder!(MysqlServer);
 
 impl MysqlServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], without one.
+    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is found.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])
@@ -67,7 +67,7 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // Each server has its own folder, because a server removes files that look like leftovers.
+        // A starting server removes files that look like leftovers, so each has its own temporary folder.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {
@@ -146,7 +146,7 @@ impl MysqlServer {
             "--max-connections=300",
             "--performance-schema=OFF",
             "--skip-log-bin",
-            "--loose-mysqlx=OFF", // MySQL has a second port for another protocol
+            "--loose-mysqlx=OFF", // MySQL would open a second port for another protocol
         ];
         command.extend(sizes.into_iter().chain(UNSYNCED).map(str::to_owned));
         command.extend(self.settings.iter().cloned());

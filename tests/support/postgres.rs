@@ -25,7 +25,7 @@ pub struct PostgresServer {
 in_a_folder!(PostgresServer);
 
 impl PostgresServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], without one.
+    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is found.
     #[track_caller]
     pub fn start() -> Option<PostgresServer> {
         PostgresServer::start_with(&[])
@@ -63,7 +63,6 @@ impl PostgresServer {
             ["-U", "admin", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"].map(str::to_owned),
         );
         install(&initdb, folder.path(), &command);
-        // Only the user `secretive` needs a password.
         let rules = "host all secretive all scram-sha-256\nhost all all all trust\nlocal all all trust\n";
         let secured = "hostssl all client all cert\nhostnossl all client all reject\n";
         let rules = if tls { format!("{secured}{rules}") } else { rules.to_owned() };
@@ -132,7 +131,7 @@ impl PostgresServer {
         let ready = eventually(START_LIMIT, || {
             let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
             if process.has_ended() {
-                // The server refuses to start while processes of the killed one run, and is started again.
+                // While processes of the killed server run, a new one refuses to start and is tried again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;

@@ -44,7 +44,6 @@ impl Worker {
         Some(Worker { role: next(), folder: next().into(), url: next() })
     }
 
-    /// Does the test's work with a client for the test's URL and lease.
     pub fn work(&self, connect: impl Fn(&str, Duration) -> leasehold::Result<LockClient>) {
         match self.role.as_str() {
             // The lease is long, so that no hold expires on a busy machine.
@@ -160,7 +159,7 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
         }
         let beside: leasehold::Result<Vec<Duration>> =
             (0..OTHER_VISITS).map(|round| visit("beside", round)).collect();
-        // This ends the waiters, for which the scope waits, before an assertion can fail.
+        // The waiters end before an assertion can fail, because the scope would wait for them for ever.
         interrupt.interrupt();
         none_was_delayed(alone.unwrap(), beside.unwrap());
     });

@@ -87,12 +87,11 @@ macro_rules! in_a_folder {
 }
 pub(super) use in_a_folder;
 
-/// The output of the server that runs or ran in this folder.
 pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// The words before a command that run it as the first of `users` that exists; none unless this is root.
+/// The words that make a command run as the first of `users` that exists. Empty unless this process is root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
@@ -136,7 +135,7 @@ fn other<'a>(users: &[&'a str]) -> Option<&'a str> {
 }
 
 /// A folder in memory where there is room, and on disk otherwise. On a busy disk a commit may take seconds,
-/// which the stall meter would not notice. A copy of PostgreSQL's thousand files takes a tenth of the time.
+/// which the stall meter would not notice, and copying PostgreSQL's thousand files takes ten times as long.
 pub fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
     if has_room(memory)
@@ -177,8 +176,7 @@ pub fn listens(pid: u32, port: u16) -> bool {
     let number =
         |link: PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned());
     let sockets: HashSet<String> = links.filter_map(number).collect();
-    // Without a socket the process does not listen. This comes first, because reading the kernel's table
-    // takes milliseconds, and a test asks fifty times while a server starts.
+    // Reading the kernel's table takes milliseconds, so a process without sockets is ruled out first.
     !sockets.is_empty()
         && ["net/tcp", "net/tcp6"].iter().any(|table| {
             let Ok(table) = File::open(process.join(table)) else { return false };

@@ -5,7 +5,7 @@
 //! point on, or ends the connection. Like TCP it never loses bytes within a stream, with two exceptions:
 //! [`Proxy::drop_messages`] and [`Fault::repeat`].
 //!
-//! | to a test | by |
+//! | what a test controls or sees | by |
 //! | --- | --- |
 //! | one command or its reply, picked by a closure | [`Proxy::next`], [`Proxy::each`] with a [`Do`] |
 //! | everything in one direction, per kind of connection | [`Proxy::hold`], [`Proxy::resume`] |

@@ -1,5 +1,5 @@
-//! A new server of each store, for tests that need only its address. `None`, after
-//! [`missing`](super::missing), without a server.
+//! A new server of each store, for tests that need only its address. Each function returns `None`, after
+//! [`missing`](super::missing), if the server is not installed.
 
 use std::any::Any;
 

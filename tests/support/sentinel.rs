@@ -65,8 +65,8 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // Makes the Sentinels check more often. While the master is down, they check replicas each
-            // second, and elect only replicas that were checked within five pings.
+            // Sentinels elect only replicas that they checked within five pings. While the master is down
+            // they check once a second, so a shorter ping period would prevent failovers.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
             watching
@@ -133,8 +133,7 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // The Sentinels refuse a failover right after another one. On a busy machine they may abandon the
-            // failover, because they have heard of no replica lately.
+            // The Sentinels refuse a failover right after another one, and may abandon one on a busy machine.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());
@@ -189,7 +188,7 @@ impl SentinelSet {
         let mut admin = self.servers[self.master()].admin();
         let all = self.servers.len() - 1;
         redis::cmd("SET").arg(&["test:replicated", "1", "PX", "1"]).exec(&mut admin).unwrap();
-        // WAIT counts only the writes of its own connection.
+        // WAIT counts only the writes of its own connection, so the SET above uses this connection too.
         let count: usize = redis::cmd("WAIT").arg(all).arg(5000).query(&mut admin).unwrap();
         assert_eq!(count, all, "the replicas lag");
     }

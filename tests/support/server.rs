@@ -96,7 +96,7 @@ pub fn matrix() -> &'static [ServerBinary] {
     })
 }
 
-/// The first server of the matrix; `None` after [`missing`] without any.
+/// The first server of the matrix; `None`, after [`missing`], if the matrix is empty.
 /// ```ignore
 /// let Some(binary) = default_server() else { return };
 /// ```
@@ -438,7 +438,7 @@ impl RedisServer {
             Some(sync) => line(&format!("appendonly yes\nappendfsync {sync}")),
             None => line("appendonly no"),
         }
-        // DEBUG can slow a server or change its clock. From version 7.0 on the settings must enable it.
+        // From version 7.0 on, a server obeys DEBUG, which some tests need, only if its settings allow it.
         if settings.binary.version() >= (7, 0, 0) {
             line("enable-debug-command local");
         }
@@ -468,7 +468,7 @@ impl RedisServer {
             [format!("LD_PRELOAD={}", library.display()), format!("LEASEHOLD_CLOCK={}", file.display())]
         });
         if let Some(variables) = &preload {
-            program.push("env".as_ref()); // replaces itself too
+            program.push("env".as_ref()); // replaces itself by the server too
             program.extend(variables.iter().map(OsStr::new));
         }
         program.extend([self.builder.binary.path.as_os_str(), "redis.conf".as_ref()]);

@@ -26,7 +26,7 @@ use super::now;
 struct Meter {
     woke: Instant,
     queues: Queues,
-    /// The time of each loss, and the total up to then.
+    /// When the machine stalled, and the total of all stalls up to then.
     lost: Vec<(Instant, Duration)>,
 }
 
@@ -35,7 +35,7 @@ const NOTABLE: Duration = Duration::from_millis(25);
 /// The shortest interval between readings of the run queues, which take a twentieth of the time at most.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
-/// A reading of this age counts as current.
+/// A reading up to this age counts as current.
 const PRESENT: Duration = Duration::from_millis(10);
 
 pub fn watch() {
@@ -54,10 +54,10 @@ pub fn stalled_since(start: Instant) -> Duration {
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
-/// As [`stalled_since`], for a span that has ended, at most the span. A wait is seen only by the first
-/// reading after its end, so that reading counts too.
+/// As [`stalled_since`], for a span that has ended; at most the span's length. A reading shows a wait only
+/// after the wait's end, so the first reading after the span counts too.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
-    stalled_since(end); // makes sure that a reading follows
+    stalled_since(end); // takes a reading, if the last one is old
     let meter = meter().lock();
     let lost = lost_between(&meter.lost, start, end, meter.queues.looks_apart());
     lost.min(end.saturating_duration_since(start))
@@ -128,8 +128,8 @@ impl Meter {
     }
 }
 
-/// The stalls in a span. `lost` has the time of each reading and the total up to then. The next reading, at
-/// `due`, shows waits of the span's last moments.
+/// The stalls in a span. `lost` has the time of each reading and the total up to then. Readings come at most
+/// `due` apart, so those soon after the span show the waits of its last moments.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);

@@ -238,8 +238,8 @@ impl<T: Send + 'static> Waiter<T> {
             }
             let sleeps = self.sleeps();
             first = first.or(sleeps);
-            // A thread that polls every few milliseconds, as on SQLite, never sleeps for that long, so
-            // fifteen sleeps count as well.
+            // A thread that polls every few milliseconds, as on SQLite, never sleeps for `REST`, so fifteen
+            // sleeps count as well.
             if let (Some(first), Some(sleeps)) = (first, sleeps)
                 && sleeps >= first + 15
             {

@@ -131,15 +131,13 @@ impl ZooKeeper {
     }
 
     fn launch(&mut self) {
-        // These settings make the server small, quick to start, and free of disk syncs, because tests crash
-        // the server but not the machine.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
             "java",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xmx128m",
-            "-Dzookeeper.forceSync=no",
+            "-Dzookeeper.forceSync=no", // tests crash the server but not the machine
             "-cp",
             &class_path,
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -239,7 +237,7 @@ impl Interference {
             self.session.lock().get_or_insert_with(|| piece.bytes.to_vec());
             return if self.swallows.load(Ordering::SeqCst) { Act::Lose } else { Act::Pass };
         }
-        // A request has a length, a number and a type. The types 1 and 15 create a node.
+        // Bytes 8 to 11 of a request are its type. The types 1 and 15 create a node.
         let makes_a_node = matches!(piece.bytes.get(8..12), Some([0, 0, 0, 1 | 15]));
         match self.cuts.load(Ordering::SeqCst) {
             ARMED if makes_a_node => self.cuts.store(MADE, Ordering::SeqCst),

@@ -118,10 +118,9 @@ fn overlaps(holds: &[CertainHold<'_>]) -> Vec<String> {
                 met.iter()
                     .filter(|other| {
                         let both_read = other.by.mode == "read" && by.mode == "read";
-                        // A writer may also read.
-                        let below =
+                        let writer_reads =
                             other.by.mode == "write" && by.mode == "read" && other.by.owner == by.owner;
-                        !both_read && !below
+                        !both_read && !writer_reads
                     })
                     .map(|other| format!("holds {} and {} at once", other.by.hold, by.hold)),
             ),

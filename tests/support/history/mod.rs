@@ -1,7 +1,7 @@
 //! Histories of locks, their checker, and a recorder for one process.
 //!
 //! A test claims a hold only from the *return* of its lock call to the *call* of unlock, or to the end of
-//! the promised validity. Then each finding is a broken lock, whatever the scheduler did.
+//! the promised validity. So each finding means a broken lock, whatever the scheduler did.
 
 pub mod checker;
 pub mod operations;

@@ -158,8 +158,8 @@ impl State {
         // A shutdown fails if the other end is gone.
         drop(link.server.shutdown(Shutdown::Both));
         if then == Then::Reset {
-            // The end of reading ends the reading thread without a FIN. Because linger is zero, the last
-            // thread's close then sends RST.
+            // The shutdown of the read side ends the reading thread, and sends no FIN. With a linger of zero,
+            // the last close then sends RST.
             drop(SockRef::from(&*link.client).set_linger(Some(Duration::ZERO)));
             drop(link.client.shutdown(Shutdown::Read));
         } else {
@@ -244,7 +244,6 @@ impl State {
         link.to_client.push(item);
     }
 
-    /// Passes bytes on without reading them.
     fn pass(&mut self, id: u64, direction: Direction, bytes: Vec<u8>) {
         let delay = match direction {
             Direction::ToServer => self.request_delay,
@@ -307,8 +306,8 @@ impl Shared {
                 return;
             }
             if state.refuse {
-                // The listener closes under the mutex, so whoever sees `listening == false` is refused. It is
-                // shut down first, because a child that another thread is starting has a copy of the socket.
+                // The listener closes under the mutex, so no client connects once `listening` is false. A
+                // child process that is just starting has a copy of the socket, so the shutdown comes first.
                 if let Some(listener) = listener.take() {
                     drop(SockRef::from(&listener).shutdown(Shutdown::Both));
                 }

@@ -98,7 +98,7 @@ public final class Agent {
         String client = request[2];
         String verb = request[3];
         if (verb.startsWith("redlock-")) {
-            // The first argument names several clients, joined by commas: one lock on each.
+            // request[4] names several clients, joined by commas. Each client has one of the Redlock's locks.
             RLock[] members = Arrays.stream(request[4].split(","))
                     .map(member -> clients.get(member).getLock(request[5]))
                     .toArray(RLock[]::new);
@@ -170,7 +170,8 @@ public final class Agent {
         if (fairWaitMs != null) {
             config.setFairLockWaitTimeout(Long.parseLong(fairWaitMs));
         }
-        // Two event threads instead of one per core and more: this shares a small machine with what it tests.
+        // Few threads, because this program shares a small machine with the server and with the other
+        // clients.
         config.setThreads(4);
         config.setNettyThreads(2);
         if (master != null) {
@@ -201,7 +202,7 @@ public final class Agent {
         return connected.getId();
     }
 
-    /** Several locks, named in one argument and joined by commas; fenced ones say so. */
+    /** Several locks, named in one argument and joined by commas. The prefix {@code fenced:} makes a fenced lock. */
     private static RLock multi(RedissonClient client, String names) {
         return new RedissonMultiLock(Arrays.stream(names.split(","))
                 .map(name -> name.startsWith("fenced:")
@@ -250,7 +251,6 @@ public final class Agent {
                 lock.unlock();
                 return "";
             case "turn":
-                // While it holds the lock, it appends to a list.
                 lock.lock();
                 try {
                     return client.getList(request[5], StringCodec.INSTANCE).add(request[6]);
@@ -427,7 +427,7 @@ public final class Agent {
         return String.join(",", times);
     }
 
-    /** Each of {@code workers} threads: {@code times} × lock, GET, SET one more, unlock. */
+    /** Each of {@code workers} threads repeats {@code times} times: lock, GET, SET one more, unlock. */
     private static Object countUp(RedissonClient client, String lockName, String counterName, int workers, int times)
             throws Exception {
         AtomicReference<Throwable> problem = new AtomicReference<>();
