@@ -201,7 +201,8 @@ scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
     for lock in locks {
         for then in [Then::Close, Then::Reset] {
             let what = format!("{} {then:?}", lock.name());
-            // Until the client's clean-up arrives, the server still has the dropped guard's level or hold.
+            // Until the client's clean-up arrives, the server still counts the dropped guard's level or hold,
+            // so the client must not rely on the server's count alone.
             let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));

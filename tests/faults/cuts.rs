@@ -161,7 +161,6 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         }
         world.is_given_back(&name, L);
     }
-    // Garbage instead of a renewal's reply loses no hold.
     let renewed: Vec<_> = (garbage.into_iter().enumerate())
         .map(|(number, bytes)| {
             let (client, name) = (client(), format!("garbled-{number}"));

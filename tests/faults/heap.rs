@@ -53,7 +53,7 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
 
-/// Holds end and come in rounds, which would reveal a map whose capacity grows with the removed entries.
+/// In each round old holds end and new ones begin. A map that grows with each removed entry would show here.
 #[test]
 fn rounds_of_expired_leases_leave_no_memory() {
     alone(|| {
@@ -67,7 +67,8 @@ fn rounds_of_expired_leases_leave_no_memory() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // 20 rounds of leases run at a time; the client must remove ended ones before more come.
+                // 20 rounds of leases run at a time. The client must remove those that ended before more
+                // come.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();

@@ -394,21 +394,21 @@ scenario!(a_waiter_served_locally_removes_its_clients_queue_place, |world| {
     }
 });
 
-// The plain locks of a multi-lock share one script, and each lock of another kind has its own.
+// The plain locks of a multi-lock share one script, and a fair lock has its own; both ways are tried.
 scenario!(a_multi_lock_try_acquires_locks_reserved_for_other_clients, |world| {
     let client = client(world);
-    let keep = |name: &str| {
+    let reserve = |name: &str| {
         let next = format!("leasehold_lock_next:{{{name}}}");
         let stranger = "00000000-0000-8000-8000-000000000000";
         world.run::<()>(&["SET", &next, stranger, "PX", "50"]);
     };
     for other in [client.get_lock("other"), client.get_fair_lock("fair")] {
-        keep("kept");
+        reserve("kept");
         let group = client.get_multi_lock([client.get_lock("kept"), other]);
         assert!(group.try_lock().unwrap());
         group.unlock().unwrap();
     }
-    keep("kept");
+    reserve("kept");
     assert!(client.get_lock("kept").try_lock().unwrap());
     client.get_lock("kept").unlock().unwrap();
 });

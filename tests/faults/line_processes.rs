@@ -12,7 +12,8 @@ const LEASE: Duration = Duration::from_secs(60);
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// The variable that makes this program the first process in the queue: the server's URL and the rounds.
+/// If this variable is set, the program is the first process in the queue. The value has the server's URL,
+/// the first round, and the round after the last.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {

@@ -37,7 +37,6 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
         assert_eq!(requests(world), before + 2);
         assert!(world.lock_keys().is_empty());
     }
-    // A try that finds one lock busy costs one request too, and leaves no lock held.
     let other = world.direct();
     let held = other.get_lock("d").acquire().unwrap();
     let before = requests(world);
@@ -45,7 +44,6 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
     assert_eq!(requests(world), before + 1);
     assert_eq!(world.lock_keys(), ["d"]);
     held.unlock().unwrap();
-    // While this client holds one of the locks, a try sends no request.
     let held = client.get_lock("a").acquire_owned().unwrap();
     let before = requests(world);
     assert!(!multi.try_lock().unwrap());
@@ -147,7 +145,8 @@ scenario!(a_multi_locks_lease_does_not_expire_counters_or_queues, |world| {
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // After a wait for the last lock, a second request prolongs the leases of the earlier locks.
+        // If a multi-lock waited for its last lock, a second request prolongs the leases of the earlier
+        // locks.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {

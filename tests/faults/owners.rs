@@ -30,7 +30,7 @@ scenario!(a_release_arriving_after_the_next_acquire_ends_no_hold, |world| {
 });
 
 scenario!(a_failed_unlock_arriving_late_ends_no_later_hold, |world| {
-    // Without retries the unlock is sent once and fails.
+    // With so short a retry time-out, the unlock sends only one request.
     let client = world.builder().retry_timeout(ms(1)).build().unwrap();
     let lock = client.get_lock("given-up");
     lock.lock_with_lease(LEASE).unwrap();
@@ -59,7 +59,7 @@ scenario!(a_late_acquire_touches_no_later_hold, |world| {
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
     lock.lock_with_lease(LEASE).unwrap();
     let owner = client.current_owner();
-    // The server has not seen the attempt, so the client goes on repeating the clean-up.
+    // The client repeats the clean-up until the attempt arrives. The new hold must stay.
     world.stays_held(2 * T, "attempt", owner, 1);
     world.arrives(&fault);
     world.stays_held(ms(100), "attempt", owner, 1);
@@ -259,7 +259,6 @@ fn hold_until_stopped(url: &str) {
     shout(&format!("WROTE {}", write(&mut store, fence, "after")));
     let expired = guard.unlock().unwrap_err();
     shout(&format!("UNLOCKED {:?}", expired.not_held()));
-    // Later the former holder competes like any other client.
     shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
     client.shutdown().unwrap();
 }

@@ -110,7 +110,7 @@ scenario!(malformed_messages_do_not_end_a_wait, |world| {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 });
 
-// When Java deletes a latch, it publishes a new count.
+// Java's delete of a latch publishes 1, the message for a new count.
 scenario!(a_latch_deleted_by_redisson_opens_for_our_waiters, |world| {
     let client = world.client();
     world.does(&["SET", "deleted", "3"]);
@@ -124,7 +124,8 @@ scenario!(a_latch_deleted_by_redisson_opens_for_our_waiters, |world| {
     waiter.returns_within(deleted, ms(50), "going on");
 });
 
-// Java's multi-lock sets the expiry of all keys of a lock: of a fence's counter and a fair lock's queue too.
+// Java's multi-lock also sets the expiry of a fence's counter and of a fair lock's queue, so both may vanish
+// while the lock is used.
 scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
     let client = world.client();
     let fenced = client.get_fenced_lock("multi");

@@ -34,7 +34,7 @@ scenario!(a_long_server_stop_loses_the_hold, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
     let_pass(L, "so that the server finds every lease over");
     world.server.cont();
-    // The server runs the buffered renewals now.
+    // The server runs the buffered renewals now. They must not revive the hold.
     throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
     assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     let again = client.get_lock("frozen").acquire().unwrap();
@@ -222,7 +222,7 @@ fn calls_wait_for_a_server_that_loads_its_data() {
             .while_loading()
     };
     scenario_on(slow, |world| {
-        // However late the answer comes, the error must say that the server is loading.
+        // The time-outs are long, so that the error is about loading even if the answer comes late.
         let unhurried =
             |builder: ClientBuilder| builder.retry_timeout(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
@@ -333,8 +333,8 @@ scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropp
 fn after_a_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        // Semaphores are left out: the restart may lose the request that deletes a change's record, which
-        // then stays for minutes.
+        // The first seven kinds are those without permits. A restart may lose the request that deletes the
+        // record of a change of permits, so the record would stay for minutes.
         each_dropped_guard_is_released(world, 7, |world, client| {
             world.server.kill();
             world.server.restart();
