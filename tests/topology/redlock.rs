@@ -16,8 +16,7 @@ use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::server::{Port, RedisServer, default_server};
 use crate::support::{calls, random};
 
-/// The lease, and the tenth of it that a server has to answer, are long, because a busy machine must not look
-/// like a silent server.
+/// The lease and the node time-out are long, so that a busy machine does not look like a silent server.
 const LEASE: Duration = ms(4000);
 const NODE_TIMEOUT: Duration = ms(400);
 
@@ -212,7 +211,7 @@ test_on!(redlock_sends_each_server_one_request_per_acquire_or_release, alone(), 
     let before = asked();
     (0..50).for_each(|_| takes_and_gives_back(&lock));
     let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
-    // The server also counts the INFO command that reads the count.
+    // 50 acquires, 50 releases, and the INFO command that reads the count.
     assert_eq!(each, [101; 5]);
 });
 
@@ -226,7 +225,7 @@ test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
             names
         })
     };
-    // One of these servers is asked first, and the other last.
+    // A list asks server 0 first and server 2 last. Either may lack the data.
     for at in [0, 2] {
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =
@@ -234,7 +233,6 @@ test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
         let guards: Vec<_> =
             names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
         assert_eq!(listed(&pattern).unwrap(), names);
-        // The server first lacks the other servers' data, and is then killed.
         nodes.restart_empty(at);
         comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
         nodes.servers[at].kill();
@@ -271,7 +269,6 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
         let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
         nodes.is_given_back(&name, &running);
     }
-    // After their restart the servers are used as before.
     nodes.servers[1].restart();
     nodes.servers[2].restart();
     let name = fresh("again");
@@ -292,7 +289,7 @@ test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
         let first = begun.elapsed();
         lock.unlock().unwrap();
         assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
-        // From now on the client does not wait for these servers any more.
+        // The client has learned that these servers hang, and no longer waits for them.
         let begun = now();
         let later: Vec<Duration> = (0..20)
             .map(|_| {
@@ -337,7 +334,6 @@ test_on!(a_missing_majority_fails_in_time, alone(), Nodes::start(5), |mut nodes|
     // The client's retry time-out is two seconds.
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
-    // The client has undone the grants of these two servers.
     nodes.is_given_back(&name, &[3, 4]);
     nodes.servers[2].cont();
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
@@ -454,7 +450,6 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
     (0..3).for_each(|at| nodes.servers[at].restart());
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
-    // The servers that still have the old hold must remove it.
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
     takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -491,7 +486,6 @@ test_on!(restarting_five_empty_servers_in_turn_loses_no_hold, alone(), Nodes::st
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
-    // Some holds have several levels.
     let reentered = fresh("levels");
     let lock = client.get_lock(&reentered);
     lock.lock().unwrap();
@@ -568,8 +562,8 @@ test_on!(two_jumping_clocks_lose_no_hold, alone(), Nodes::with_movable_clocks(),
     }
 });
 
-// The counter-example: a, b and c grant, c loses its data, and c, d and e grant again. Neither servers nor
-// clients can prevent that, so the resource refuses the older holder by its fence.
+// The counter-example: servers a, b and c grant, c loses its data, and c, d and e grant again. Neither
+// servers nor clients can prevent that, so the resource refuses the older holder by its fence.
 test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut nodes| {
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
@@ -598,7 +592,6 @@ test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut 
     // Now two clients hold the lock, and neither can know it.
     first.check().unwrap();
     second.check().unwrap();
-    // The resource refuses tokens that are older than the newest.
     let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
@@ -680,7 +673,8 @@ test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| 
     lock.unlock().unwrap();
     assert_ne!(client.current_owner(), before, "the number is still in use");
     fault.release();
-    // Where the release was late, the key of the earlier hold may still exist.
+    // The server that gets the late release may still have the earlier hold, so the thread tries until all
+    // servers have the new one.
     let all_agree = || nodes.all_agree(&name, &[0, 1, 2]);
     comes_true_within(LONG, || {
         lock.lock().unwrap();

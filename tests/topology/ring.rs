@@ -123,10 +123,9 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     assert!(moved > 5, "only {moved} names moved: this shows nothing");
     assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
 
-    // A client that starts with the old list is refused, and a client with the new list works.
     fails(LockClient::builder().ring(Ring::new(two.clone())).build(), ErrorKind::StaleRing);
     assert_eq!(homes(&slow, &names, &servers), after);
-    // The move has ended, and each name belongs to one node again.
+    // This list has no `moving_from`, so the move is over, and each name belongs to one node again.
     for client in [&slow, &quick, &fresh] {
         client.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     }
@@ -164,7 +163,8 @@ test_on!(every_kind_stays_locked_after_a_move, servers(3), |servers| {
             // A second reader may hold the lock, but only on the node where the first one does.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
-        // A writer may also read. On the new node of the name, its read would wait for its own write.
+        // A writer may also read. But a read on the name's new node would wait for the writer's own hold on
+        // the old node.
         match holder.get_read_write_lock(of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
@@ -389,12 +389,11 @@ test_on!(a_removed_node_is_no_longer_asked, servers(3), |mut servers| {
         // A lock that this client holds is busy, whichever node the name belongs to.
         assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
     }
-    // An operator who calls the node lost knows that its locks have ended.
+    // `lost()` is the operator's word that no lock of this node is held any more.
     from[2] = from[2].clone().lost();
     let ring = Ring::new(left).epoch(2).moving_from(from);
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
-    // The hold is not renewed any more, and its holder is notified of the loss.
     assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
     // A hold on the lost node does not block the lock on the name's new node.
     comes_true_within(LONG, || other.get_lock(named).try_lock().unwrap());
@@ -420,7 +419,6 @@ test_on!(an_emptied_ring_node_accepts_only_the_current_ring, servers(3), |server
     for name in names(20) {
         assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
     }
-    // The client refuses an older list.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
     fails(older, ErrorKind::InvalidInput);
 });
@@ -434,7 +432,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Acquires random names until it is stopped, and counts two holders at once as a failure.
+    /// Acquires random names until `stop`, and fails if a name has two holders.
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();
@@ -479,7 +477,8 @@ fn changing_nodes_under_load_grants_nothing_twice() {
             let tally =
                 Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
             thread::scope(|scope| {
-                // If an assertion fails here, this still ends the workers, for which the scope waits.
+                // `Raise` ends the workers even if this thread panics; otherwise the scope would wait for
+                // them for ever.
                 let ends = Raise(&tally.stop);
                 for client in &clients {
                     for _ in 0..3 {

@@ -72,7 +72,8 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
+/// As [`assert_nothing_is_left`], but no key may remain until its lease ends: for tests that released every
+/// hold and lost no answer.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {

@@ -56,7 +56,7 @@ fn names_whose_keys_span_slots_are_refused() {
         for name in ["plain", "a{b}c", "{a}", "a}b{c}", "x{y}{}"] {
             client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         }
-        // A token lock has no other keys.
+        // A token lock has one key only, so its keys cannot span slots.
         client.get_token_lock("a}b").acquire().unwrap().unlock().unwrap();
     });
 }
@@ -84,7 +84,8 @@ fn every_tls_member_is_verified() {
             held.unlock().unwrap();
             waiting.outcome();
         }
-        // The system's certificate authorities did not sign these certificates.
+        // Without the test's CA the client trusts only the system's CAs, which did not sign these
+        // certificates.
         let error = super::load::builder(&cluster).build().unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         drop((holder, waiter));

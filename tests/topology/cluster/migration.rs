@@ -43,7 +43,7 @@ impl Move<'_> {
 
     fn take(&self, key: &str) {
         let port = self.cluster.members[self.members[1]].port().to_string();
-        // The answer NOKEY means that the key has expired or was deleted.
+        // The answer NOKEY is no failure: the key has expired or was deleted.
         self.cluster.on(self.members[0], &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
@@ -89,8 +89,8 @@ fn moving_slots_cause_no_error_or_second_holder() {
             load.await_grant(name);
         }
         let longest = load.longest_gap(&names, begun);
-        // Fair and read-write locks have several keys. A release that finds its keys on two members is
-        // reported as failed, and repeated.
+        // Fair and read-write locks have several keys. While these are on two members, a release is reported
+        // as failed and repeated, so only the other locks are checked.
         let single = [&names[0], &names[1], &names[4]];
         let failures: Vec<_> = seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
         assert_eq!((&failures[..], seen.losses()), (&[][..], 0));
@@ -183,7 +183,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
             assert!(took < ms(500) + stalled_since(released), "round {number}: woken after {took:?}");
             drop((holder, waiter));
         }
-        // The connection was kept, because it may carry the messages of other locks.
+        // The client must keep the subscriber connection, which may carry the messages of other locks.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
     });
 }
@@ -200,8 +200,8 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         let token = client.get_token_lock(name("token")).acquire().unwrap();
         let slot = Move::begin(cluster, &tag, 0, 1);
         ["before", "dropped", "token"].iter().for_each(|what| slot.take(&name(what)));
-        // Keys are renewed, released and reacquired on the member where they are, and remain one lock. A
-        // renewal extends the lease by the time since the last renewal.
+        // A renewal must find the key on the new member. It extends the lease by the time since the last
+        // renewal.
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "the hold was not renewed");

@@ -215,7 +215,7 @@ fn after_a_failover_dropped_guards_still_release() {
         let client = options(&set).observer(seen.clone()).build().unwrap();
         let names: Vec<String> = (0..8).map(|number| format!("dropped:{number}")).collect();
         let take = |name: &String| client.get_lock(name).acquire().unwrap();
-        // Afterwards the client knows that the server has the script.
+        // These grants and releases tell the client that the server has the script.
         names.iter().for_each(|name| drop(take(name)));
         let held: Vec<_> = names.iter().map(take).collect();
         let old = set.master();

@@ -63,7 +63,6 @@ fn under_load(
         let failover = switched - begun;
         load.await_grants(switched);
         within(switched, P, "serving everyone after the switch");
-        // Earlier holds remain, and are renewed on the new master.
         held.check().unwrap();
         let owner: Option<u32> = query(&set.servers[new], &["HGET", held.name(), &held.owner().to_string()]);
         assert_eq!(owner, Some(1));
@@ -107,7 +106,8 @@ fn under_load(
         outcome.errors,
     ));
     drop((short, holder, waiting));
-    // On a stalled machine the Sentinels may have replaced the last master too, which may have lost releases.
+    // On a stalled machine the Sentinels may have replaced the master once more. Then releases may be lost,
+    // and keys stay until their leases end.
     let limit = if set.master() == last { 2 * OUTLASTING } else { LEASE };
     assert_nothing_is_left_within(&set, limit + SLACK);
     Some(outcome)
@@ -126,18 +126,20 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
+/// As [`assert_nothing_is_left`], but no key may remain until its lease ends: for tests that released every
+/// hold and lost no answer.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
-            // A replica refuses this, and then follows its master.
+            // A replica refuses PERSIST, and gets the change from its master.
             redis::cmd("PERSIST").arg(key).exec(&mut server.admin()).ok();
         }
     }
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key remains. After a fault a key may have to expire.
+/// Checks that no thread, connection, subscription or key remains. After a fault a key may remain until its
+/// lease ends.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
