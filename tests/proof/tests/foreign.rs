@@ -58,8 +58,8 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// How many of these mutants, from the first on, are not found in the worlds without Redisson.
-const ALONE: usize = 4;
+/// The number of worlds without Redisson, the smallest first, in which no mutant may be found.
+const WORLDS_ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
     let mut texts = lua::load(change);
@@ -103,7 +103,7 @@ fn each_mutant_is_found_beside_redisson_and_not_without() {
         let (scripts, kind) = (both(foreign, &|name, text| change.made(file, name, text)), kind_named(kind));
         let to = &change.to;
         let line = |text: &str| text.trim().lines().last().unwrap_or_default().trim().replace('|', "/");
-        for world in worlds(kind).take(ALONE) {
+        for world in worlds(kind).take(WORLDS_ALONE) {
             let alone = explored(&scripts, kind, world.limits);
             assert!(alone.wrong.is_none(), "{file}: {}: {}: {:#?}", line(to), world.name, alone.wrong);
         }

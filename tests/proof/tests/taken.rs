@@ -194,7 +194,7 @@ fn permits() -> Scene {
 const OUT: &str = "{l}:timeout";
 
 fn is_granted(script: &str, reply: &Reply) -> bool {
-    // The reply of this script has a fence, or '', for each lock that was taken.
+    // ACQUIRE_ALL adds a fence, or '', for each acquired lock, so a reply of one element acquired nothing.
     let least = if script == "ACQUIRE_ALL" { 2 } else { 1 };
     match reply {
         Reply::Text(word) => word == "granted",
@@ -229,7 +229,7 @@ impl Scene {
         (out, over)
     }
 
-    /// The fault, in words, of a state that `request` has led to.
+    /// The fault, in words, of the state `server`, to which a request has led from `before`.
     fn fault(&self, scripts: &Scripts, before: &Server, server: &Server) -> Option<String> {
         let endless = |(key, entry): &(&String, &Entry)| entry.ends_ms.is_none() && !self.kind.may_stay(key);
         if let Some((key, _)) = server.keys.iter().find(endless) {
@@ -249,7 +249,8 @@ impl Scene {
                 return None;
             }
         }
-        // Not checked while clients wait in a fair lock's queue, when a new owner cannot acquire the lock.
+        // A new owner cannot acquire a fair lock while clients wait in its queue, so this is not checked
+        // then.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;

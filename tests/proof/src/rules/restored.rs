@@ -45,7 +45,7 @@ enum Vote {
 enum Seen {
     Counts,
     Asked(u8),
-    /// The hold was restored. `before_round`: no renewal has begun since.
+    /// The hold was restored. `before_round`: a renewal has begun since.
     GivenBack {
         before_round: bool,
     },
@@ -89,7 +89,7 @@ struct GivenBack {
     faults: u8,
     /// Another owner has held the lock since the grant, or an operator freed it, so this hold must end.
     is_doomed: bool,
-    /// A renewal that began when `is_doomed` was set was still confirmed, which is a fault.
+    /// A renewal that began after `is_doomed` was set was still confirmed, which is a fault.
     is_confirmed_doomed: bool,
 }
 

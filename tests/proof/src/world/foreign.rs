@@ -93,8 +93,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether this request gives up a place before a free lock. Redisson then notifies nobody, so the
-    /// waiters behind find the lock free only when they renew their places.
+    /// Whether this request leaves the queue of a free lock. Redisson then notifies nobody, so the waiters
+    /// behind find the lock free only when they renew their places.
     pub(super) fn passes_nothing_on(&self, request: &Request) -> bool {
         request.who.is_foreign() && request.op == Op::Leave && Kind::is_free(&self.server)
     }
