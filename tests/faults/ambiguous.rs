@@ -22,7 +22,7 @@ scenario!(callers_do_not_notice_dead_idle_connections, |world| {
     }
 });
 
-scenario!(a_request_cut_before_arrival_is_repeated, |world| {
+scenario!(a_request_that_never_reached_the_server_is_repeated, |world| {
     let client = world.client();
     let lock = client.get_lock("dropped");
     for then in ENDS {
@@ -99,7 +99,7 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
     assert!(world.is_free("nested"));
 });
 
-scenario!(a_reentry_granted_after_the_lease_is_undone, |world| {
+scenario!(a_reentrys_grant_that_arrives_after_the_lease_is_undone, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
     let nested = call_on(client.get_lock("longer"), move |lock| {
@@ -193,7 +193,7 @@ scenario!(an_inner_unlock_with_a_lost_reply_counts_once, |world| {
     }
 });
 
-scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
+scenario!(hold_count_excludes_a_dropped_guard_whose_release_fails, |world| {
     let client = world.client();
     let (fenced, rw) = (client.get_fenced_lock("test:counted"), client.get_read_write_lock("counted-rw"));
     let fair = client.get_fair_lock("counted-fair");
@@ -301,7 +301,7 @@ scenario!(a_renewal_answered_after_the_loss_revives_no_hold, |world| {
     assert_eq!(seen.losses(), 1);
 });
 
-scenario!(requests_whose_replies_are_blocked_leave_no_orphans, |world| {
+scenario!(a_failed_wait_whose_replies_are_blocked_leaves_no_lock, |world| {
     let client = world.client();
     client.get_lock("asymmetric").try_lock_for(ms(0)).unwrap();
     client.get_lock("asymmetric").unlock().unwrap();
@@ -315,7 +315,7 @@ scenario!(requests_whose_replies_are_blocked_leave_no_orphans, |world| {
     client.get_lock("asymmetric").unlock().unwrap();
 });
 
-scenario!(withdraw_returns_the_error_of_the_failed_release, |world| {
+scenario!(a_leaders_withdraw_returns_the_error_of_its_failed_release, |world| {
     let client = world.client();
     let leader = client.leader("lead").unwrap();
     comes_within(now(), T, "the election", || leader.term().is_some());

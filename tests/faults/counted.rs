@@ -99,7 +99,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
     clear(world);
 });
 
-scenario!(an_unanswered_release_by_id_counts_once, |world| {
+scenario!(an_unanswered_permit_release_by_id_counts_once, |world| {
     let client = world.client();
     let semaphore = client.get_expirable_semaphore("k");
     semaphore.try_set_permits(2).unwrap();
@@ -122,7 +122,7 @@ scenario!(an_unanswered_release_by_id_counts_once, |world| {
     clear(world);
 });
 
-scenario!(a_dead_waiters_notification_goes_to_another, |world| {
+scenario!(a_dead_condition_waiters_notification_goes_to_the_next_waiter, |world| {
     let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
     let waiting = |client: &LockClient| {
         let lock = client.get_lock("k");
@@ -158,7 +158,7 @@ scenario!(a_dead_waiters_notification_goes_to_another, |world| {
     clear(world);
 });
 
-scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
+scenario!(a_writer_becomes_a_reader_after_an_unanswered_renewal, |world| {
     // The lease must outlast all calls that follow an unanswered renewal.
     let client = world.builder().lease(2 * L).build().unwrap();
     // On a busy machine earlier renewals may have failed, so each round waits for one failure more.

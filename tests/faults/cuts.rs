@@ -89,7 +89,7 @@ scenario!(a_network_silence_shorter_than_the_lease_loses_no_hold, |world| {
     assert_eq!(seen.losses(), 0);
 });
 
-scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
+scenario!(on_a_slow_link_locks_exclude_and_holds_last, |world| {
     world.proxy.delay_requests(ms(60));
     world.proxy.delay_replies(ms(60));
     let clients = [world.client(), world.client()];
@@ -131,7 +131,7 @@ scenario!(a_reply_arriving_bytewise_times_out_like_a_missing_one, |world| {
     }
 });
 
-scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
+scenario!(garbage_replies_give_typed_errors_and_lose_no_hold, |world| {
     let garbage: [&[u8]; 8] = [
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",

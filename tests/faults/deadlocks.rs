@@ -32,7 +32,7 @@ fn client(world: &World) -> LockClient {
     world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3)).build().unwrap()
 }
 
-scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
+scenario!(only_waiting_threads_with_holds_cause_deadlock_searches, |world| {
     let (client, other) = (client(world), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
     // This loads the script that reads entries in the directory of clients, so that it is not counted below.

@@ -37,7 +37,7 @@ fn assert_given_back(before: i64, within: Duration, what: &str) {
     assert!(is_given_back, "{left} bytes more than before {what}");
 }
 
-scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
+scenario!(ten_thousand_expired_leases_leave_no_memory_allocated, |world| {
     let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
     let client = builder.build().unwrap();
     leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
@@ -55,7 +55,7 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
 
 /// In each round old holds end and new ones begin. A map that grows with each removed entry would show here.
 #[test]
-fn rounds_of_expired_leases_leave_no_memory() {
+fn rounds_of_expired_leases_leave_no_memory_allocated() {
     alone(|| {
         for rounds in [47, 49, 51, 53] {
             let clock = ManualClock::new();

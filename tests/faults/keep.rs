@@ -155,7 +155,7 @@ scenario!(a_cached_lock_stays_cached_across_new_handles, |world| {
     assert_cached_after(cycle, || world.is_free("stock"));
 });
 
-scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
+scenario!(a_caching_client_notices_a_forced_release_within_50_ms, |world| {
     let (keeper, other) = (client(world), client(world));
     let lock = cached_lock(world, &keeper, "stock");
     for _ in 0..10 {
@@ -193,7 +193,7 @@ scenario!(an_unlocked_guard_stays_lost_when_its_lock_is_reacquired, |world| {
     lock.unlock().unwrap();
 });
 
-scenario!(a_conditions_wait_frees_a_cached_lock, |world| {
+scenario!(waiting_on_a_condition_frees_a_cached_lock, |world| {
     let client = client(world);
     let (waits, tries) = (cached_lock(world, &client, "stock"), world.client().get_lock("stock"));
     for _ in 0..5 {
@@ -241,7 +241,7 @@ scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
     }
 });
 
-scenario!(a_deleted_cached_lock_is_requested_again, |world| {
+scenario!(a_cached_lock_whose_key_was_deleted_is_acquired_anew, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
     world.does(&["DEL", "stock"]);

@@ -115,7 +115,7 @@ scenario!(a_client_leaves_the_queue_with_its_last_waiter, |world| {
 
 // The client's request to leave the queue is lost, so the client stays in the queue. It unsubscribes, because
 // a release skips a queued client that does not listen.
-scenario!(a_client_unsubscribes_although_its_queue_removal_was_lost, |world| {
+scenario!(a_client_unsubscribes_though_its_request_to_leave_was_lost, |world| {
     let held = client(world).get_lock("lost").acquire().unwrap();
     let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
     // The first use sends the script's text, which would match the fault's filter.

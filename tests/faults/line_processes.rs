@@ -90,7 +90,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 }
 
 #[test]
-fn a_stopped_first_process_delays_other_waiters_by_one_poll() {
+fn a_stopped_first_in_the_queue_delays_others_one_poll() {
     if works_as_first_in_queue() {
         return;
     }
@@ -112,7 +112,7 @@ fn a_stopped_first_process_delays_other_waiters_by_one_poll() {
 }
 
 #[test]
-fn a_killed_first_process_delays_other_waiters_by_one_poll() {
+fn a_killed_first_in_the_queue_delays_others_one_poll() {
     if works_as_first_in_queue() {
         return;
     }
@@ -144,7 +144,7 @@ fn is_the_dozen() -> bool {
 /// A live client queues behind killed ones. If the lock is released soon, the live client is served at once;
 /// if not, the queue forgets the dead.
 #[test]
-fn killed_waiters_delay_nobody_and_are_forgotten() {
+fn killed_waiters_delay_no_live_waiter_and_leave_the_queue() {
     if is_the_dozen() {
         return;
     }

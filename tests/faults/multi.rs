@@ -51,7 +51,7 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
     held.unlock().unwrap();
 });
 
-scenario!(a_multi_lock_requests_other_kinds_and_clients_in_parallel, |world| {
+scenario!(a_multi_lock_acquires_other_kinds_and_clients_in_parallel, |world| {
     let one = client(world);
     let (first, second) = (client(world), client(world));
     let kinds: [RedisLock; 4] = [
@@ -190,7 +190,7 @@ scenario!(a_multi_lock_try_times_out_on_a_silent_server, |world| {
 });
 
 // The release script fails if its first key, that of the last lock, is no hash. Then the client must go on.
-scenario!(one_overwritten_key_blocks_no_other_release_of_multi_locks, |world| {
+scenario!(a_multi_lock_releases_other_locks_despite_an_overwritten_key, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {
         let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));

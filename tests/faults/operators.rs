@@ -4,7 +4,7 @@ use super::world::{L, P, R, T};
 use crate::support::observer::Event;
 use crate::support::prelude::*;
 
-scenario!(an_operators_deletion_is_reported_as_a_loss, |world| {
+scenario!(a_lock_key_removed_by_an_operator_is_reported_lost, |world| {
     let ways: [&[&str]; 6] = [
         &["DEL", "lock"],
         &["UNLINK", "lock"],

@@ -105,7 +105,7 @@ scenario!(an_inner_unlock_arriving_late_lowers_no_later_holds_count, |world| {
     assert!(world.is_free("partial"));
 });
 
-scenario!(a_release_sent_before_a_reset_ends_no_later_hold, |world| {
+scenario!(a_release_sent_before_a_disconnect_ends_no_later_hold, |world| {
     // This proxy aborts connections near the client. Bytes that have passed it still reach the server.
     let near = Proxy::to(world.proxy.address());
     let client = world.builder_to(&near.url()).build().unwrap();

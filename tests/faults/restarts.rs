@@ -125,7 +125,7 @@ scenario!(flushed_scripts_cause_no_error, |world| {
 const LONG_RUN: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_restart_with_data_keeps_holds() {
+fn a_server_restart_with_data_loses_no_hold() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         let seen = crate::support::observer::Seen::default();
@@ -146,7 +146,7 @@ fn a_restart_with_data_keeps_holds() {
     });
 }
 
-scenario!(tokens_grow_after_a_restart_without_data, |world| {
+scenario!(fencing_tokens_grow_after_a_server_restart_without_data, |world| {
     let (client, seen) = world.watched();
     let other = world.direct();
     let lock = client.get_fenced_lock("forgotten");
@@ -178,7 +178,7 @@ scenario!(tokens_grow_after_a_restart_without_data, |world| {
 const NOTICED: Duration = ms(300);
 
 // No renewal is due for long, so only the end of the connections makes the client check its holds.
-scenario!(ended_connections_reveal_an_empty_server, |world| {
+scenario!(a_client_whose_connections_end_notices_the_servers_data_loss, |world| {
     for url in [world.server.url(), world.proxy.url()] {
         let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
         // This hold opens all connections before the test.
@@ -330,7 +330,7 @@ scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropp
 ));
 
 #[test]
-fn after_a_restart_dropped_guards_still_release() {
+fn after_a_server_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         // The first seven kinds are those without permits. A restart may lose the request that deletes the

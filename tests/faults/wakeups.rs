@@ -63,7 +63,7 @@ scenario!(a_release_before_the_subscription_is_noticed, |world| {
     }
 });
 
-scenario!(a_lost_message_costs_one_poll, |world| {
+scenario!(a_waiter_that_misses_the_message_acquires_within_one_poll, |world| {
     let (client, other) = (world.client(), world.direct());
     for is_half_open in [false, true] {
         let held = other.get_lock("lost").acquire().unwrap();

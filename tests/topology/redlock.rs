@@ -175,7 +175,7 @@ test_on!(two_urls_of_one_server_are_refused, alone(), Nodes::start(3), |nodes| {
     builder().redlock(nodes.urls()).build().unwrap();
 });
 
-test_on!(a_member_of_a_cluster_is_refused, alone(), Nodes::start(2), |nodes| {
+test_on!(redlock_refuses_a_cluster_member_as_a_server, alone(), Nodes::start(2), |nodes| {
     let member = RedisServer::builder(nodes.servers[0].binary()).config("cluster-enabled yes").start();
     let urls = [nodes.servers[0].url(), nodes.servers[1].url(), member.url()];
     let error =
@@ -215,7 +215,7 @@ test_on!(redlock_sends_each_server_one_request_per_acquire_or_release, alone(), 
     assert_eq!(each, [101; 5]);
 });
 
-test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
+test_on!(a_list_shows_each_lock_once_despite_one_failed_server, alone(), Nodes::start(3), |mut nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     let listed = |pattern: &str| {
         let locks: Result<Vec<_>, _> = other.list(pattern).collect();
@@ -277,7 +277,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
+test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nodes::start(5), |nodes| {
     // The node time-out is less than a tenth of this lease, so it alone limits a request.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
@@ -310,7 +310,7 @@ test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
     nodes.assert_nothing_left(lock.name());
 });
 
-test_on!(a_missing_majority_fails_in_time, alone(), Nodes::start(5), |mut nodes| {
+test_on!(calls_without_a_majority_fail_in_time, alone(), Nodes::start(5), |mut nodes| {
     // The lease is long, so that no leftover grant expires during the test.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
@@ -340,7 +340,7 @@ test_on!(a_missing_majority_fails_in_time, alone(), Nodes::start(5), |mut nodes|
     lock.unlock().unwrap();
 });
 
-test_on!(an_absent_minority_joins_later, alone(), Nodes::start(5), |mut nodes| {
+test_on!(a_minority_that_is_down_at_first_joins_later, alone(), Nodes::start(5), |mut nodes| {
     nodes.servers[3].kill();
     nodes.servers[4].kill();
     let (teller, told) = teller();
@@ -354,7 +354,7 @@ test_on!(an_absent_minority_joins_later, alone(), Nodes::start(5), |mut nodes| {
 });
 
 // One server refuses the client's password, and another is a replica that refuses all changes.
-test_on!(an_unusable_minority_joins_later, alone(), Nodes::start(5), |nodes| {
+test_on!(a_minority_that_refuses_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
     let set = |at: usize, command: &[&str]| {
         redis::cmd(command[0]).arg(&command[1..]).exec(&mut nodes.servers[at].admin()).unwrap();
     };
@@ -380,7 +380,7 @@ test_on!(an_unusable_minority_joins_later, alone(), Nodes::start(5), |nodes| {
     fails(nodes.builder().build(), ErrorKind::Authentication);
 });
 
-test_on!(a_hanging_minority_joins_later, alone(), Nodes::start(5), |nodes| {
+test_on!(a_minority_that_hangs_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
     let limit = LONG * 3;
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].stop());
     let begun = now();
@@ -403,7 +403,7 @@ test_on!(building_a_client_without_a_majority_fails, alone(), Nodes::start(1), |
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
 });
 
-test_on!(key_names_may_differ_between_servers, alone(), Nodes::start(3), |nodes| {
+test_on!(key_names_of_a_redlock_may_differ_between_servers, alone(), Nodes::start(3), |nodes| {
     let urls = nodes.urls();
     let given = [
         RedlockNode::new(&urls[0]),
@@ -482,7 +482,7 @@ test_on!(a_returning_server_gets_the_hold_restored, alone(), Nodes::start(3), |n
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(restarting_five_empty_servers_in_turn_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
+test_on!(restarting_each_of_five_servers_empty_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
@@ -540,7 +540,7 @@ test_on!(a_hold_forced_off_during_a_restore_stays_lost, alone(), Nodes::start(3)
     }
 });
 
-test_on!(two_jumping_clocks_lose_no_hold, alone(), Nodes::with_movable_clocks(), |nodes| {
+test_on!(jumping_clocks_of_two_servers_lose_no_hold, alone(), Nodes::with_movable_clocks(), |nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     for offset_s in [40, -3600] {
         for jumping in [&[0][..], &[1, 2]] {
@@ -616,7 +616,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     Some((nodes, proxies, client))
 }
 
-test_on!(a_late_grant_of_all_servers_is_undone, alone(), behind_proxies(3), |(nodes, proxies, client)| {
+test_on!(a_late_grant_of_a_majority_is_undone, alone(), behind_proxies(3), |(nodes, proxies, client)| {
     let name = fresh("late");
     let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
     let begun = now();
@@ -661,7 +661,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     nodes.assert_nothing_left(&name);
 }
 
-test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| {
+test_on!(a_late_release_does_not_end_the_next_hold, alone(), Nodes::start(3), |nodes| {
     let proxy = Proxy::before(&nodes.servers[0]);
     let urls = [proxy.url(), nodes.servers[1].url(), nodes.servers[2].url()];
     let client = builder().lease(Duration::from_secs(20)).redlock(urls).build().unwrap();

@@ -138,7 +138,7 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 });
 
-test_on!(every_kind_stays_locked_after_a_move, servers(3), |servers| {
+test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     type Make = fn(&LockClient, &str) -> RedisLock;
@@ -262,7 +262,7 @@ test_on!(fencing_tokens_keep_rising_when_a_name_moves, servers(3), |servers| {
     assert!(!keys(&servers[2]).is_empty(), "no name moved");
 });
 
-test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
+test_on!(a_hanging_ring_node_affects_only_its_names, servers(3), |servers| {
     let client = LockClient::builder()
         .lease(ms(6_000))
         .command_timeout(ms(2_000))
@@ -314,7 +314,7 @@ test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
     comes_true_within(LONG, || client.get_lock(of_the_lost).try_lock().unwrap_or(false));
 });
 
-test_on!(a_client_connects_without_one_node, servers(3), |mut servers| {
+test_on!(a_ring_client_connects_while_one_node_is_down, servers(3), |mut servers| {
     let ring = Ring::new(nodes(&servers, 0..3));
     let (everybody, names) = (client(ring.clone()), names(60));
     let homes = homes(&everybody, &names, &servers);
@@ -371,7 +371,7 @@ test_on!(a_node_down_during_a_ring_change_blocks_its_names, servers(3), |mut ser
     fails(slow.get_lock("yet another").try_lock(), ErrorKind::StaleRing);
 });
 
-test_on!(a_removed_node_is_no_longer_asked, servers(3), |mut servers| {
+test_on!(a_removed_node_is_asked_until_it_is_declared_lost, servers(3), |mut servers| {
     let three = nodes(&servers, 0..3);
     let client = client(Ring::new(three.clone()));
     let names = names(60);

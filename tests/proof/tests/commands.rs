@@ -83,7 +83,7 @@ fn first_word(of: Reply) -> Reply {
     clippy::disallowed_methods,
     reason = "how long a script took at the most is how far its times may be apart"
 )]
-fn the_model_answers_as_a_server_does() {
+fn the_server_model_answers_as_redis_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, mut connection, _) = start(folder.path());
     let (mut errors, mut out_of_memory, mut most) = (0, 0, 0);

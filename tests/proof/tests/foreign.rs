@@ -96,7 +96,7 @@ fn all_invariants_hold_beside_redisson() {
 }
 
 #[test]
-fn each_mutant_is_found_beside_redisson_and_not_without() {
+fn each_mutated_script_is_found_only_in_worlds_with_redisson() {
     let Some(foreign) = overhear::redisson() else { return };
     let find = |change: Change| {
         let [file, kind, words] = change.head();
@@ -192,7 +192,7 @@ fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
 /// Three owners of Redisson send the same random requests to a server and to the model. Between requests,
 /// keys are deleted as if they had expired.
 #[test]
-fn the_model_answers_redisson_as_a_server_does() {
+fn the_server_model_answers_redisson_as_redis_does() {
     let Some(foreign) = overhear::redisson() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, mut connection, _) = start(folder.path());

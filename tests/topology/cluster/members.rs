@@ -63,7 +63,7 @@ fn names_whose_keys_span_slots_are_refused() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn every_tls_member_is_verified() {
+fn the_certificate_of_each_tls_member_is_verified() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(binary) = default_server() else { return };
@@ -95,7 +95,7 @@ fn every_tls_member_is_verified() {
 
 /// The cluster client of the crate `redis` would send a script up to 17 times.
 #[test]
-fn each_call_is_one_script_on_one_member() {
+fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         // The long time-outs prevent repeated requests.

@@ -229,7 +229,7 @@ fn locks_work_in_the_middle_of_a_slots_move() {
 /// The queue has already moved and the lock has not. No waiter is notified, no call fails, and the client
 /// does not assume that permissions are missing.
 #[test]
-fn a_lock_works_while_its_queue_moved_ahead() {
+fn a_lock_works_when_only_its_queue_has_moved() {
     on_cluster(|cluster| {
         for way in [Auto, Plain] {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
@@ -263,7 +263,7 @@ fn a_lock_works_while_its_queue_moved_ahead() {
 
 /// A fence's counter and its lock are two keys. While they are on two members, nobody can acquire the lock.
 #[test]
-fn a_fenced_lock_waits_while_its_keys_are_apart() {
+fn fenced_locks_wait_while_their_keys_are_on_two_members() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");

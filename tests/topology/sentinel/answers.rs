@@ -98,7 +98,7 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
 }
 
 #[test]
-fn a_replica_named_as_master_is_refused() {
+fn a_replica_that_sentinels_name_as_master_is_refused() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let master = RedisServer::builder(&binary).start();
