@@ -58,8 +58,6 @@ scenario!(a_semaphore_or_latch_change_with_lost_reply_counts_once, |world| {
             assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
             assert_eq!(fault.hits(), 1, "{what}, {how:?}");
             assert_eq!(number(world, "k"), after, "{what}, {how:?}");
-            // The network repeats the packet. The server still has the record of the request, so nothing
-            // changes.
             fault.repeat(0);
             assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
         }

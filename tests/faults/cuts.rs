@@ -153,7 +153,6 @@ scenario!(garbage_replies_give_typed_errors_and_lose_no_hold, |world| {
         assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
         assert!(error.outcome_unknown(), "{what:?}: {error}");
         world.is_given_back(&name, L);
-        // After garbage instead of a release's reply, the lock is free or the error says that it may be held.
         lock.lock().unwrap();
         world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
         if let Err(error) = lock.unlock() {

@@ -65,8 +65,7 @@ test_on!(cut_connections_and_flushed_scripts_lose_no_hold, RedisServer::start_de
                 });
             }
         }
-        // `Raise` ends the workers even if this thread panics; otherwise the scope would wait for them for
-        // ever.
+        // `Raise` ends the workers even if this thread panics, so that the scope ends too.
         let ends = Raise(&ended);
         let mut admin = server.admin();
         let begun = now();

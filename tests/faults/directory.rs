@@ -54,7 +54,6 @@ scenario!(an_idle_client_stops_writing_its_directory_entry, |world| {
     let guard = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || world.proxy.count(writes) > 0));
     guard.unlock().unwrap();
-    // The entry of a client that holds nothing is not renewed, and so it expires.
     assert!(eventually(LONG, || entries(world).is_empty()));
     let written = world.proxy.count(writes);
     throughout(3 * R, || world.proxy.count(writes) == written);
@@ -92,7 +91,6 @@ test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::star
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));
     run(&["ACL", "LOG", "RESET"]);
-    // Several renewals pass, and each of them would have written an entry.
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!refused().contains(ENTRIES), "the refused entry was tried again");
     // `other` may not read entries either, so it sees the holder without its location.

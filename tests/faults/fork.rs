@@ -289,7 +289,6 @@ fn a_fork_before_the_first_client_is_harmless() {
             another.shutdown().expect("the end");
             let own = client();
             contend(&own);
-            // The child leaves this lock held, as a killed process would.
             own.get_lock("childs").lock_with_lease(LEASE).expect("the lock");
             kept = Some(own);
             0

@@ -90,7 +90,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 }
 
 #[test]
-fn a_stopped_first_in_the_queue_delays_others_one_poll() {
+fn a_stopped_first_waiters_process_delays_others_by_one_poll() {
     if works_as_first_in_queue() {
         return;
     }
@@ -102,7 +102,6 @@ fn a_stopped_first_in_the_queue_delays_others_one_poll() {
         let mut took = Vec::new();
         for (number, held) in held.into_iter().enumerate() {
             took.extend(round(world, &waiter, number, held, || first.signal("STOP")));
-            // The resumed process reads its notification, acquires the locks, and queues for the next round.
             first.signal("CONT");
         }
         let (good, text) = first.ends_within(LONG);
@@ -112,7 +111,7 @@ fn a_stopped_first_in_the_queue_delays_others_one_poll() {
 }
 
 #[test]
-fn a_killed_first_in_the_queue_delays_others_one_poll() {
+fn a_killed_first_waiters_process_delays_others_by_one_poll() {
     if works_as_first_in_queue() {
         return;
     }

@@ -145,8 +145,7 @@ scenario!(a_multi_locks_lease_does_not_expire_counters_or_queues, |world| {
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // If a multi-lock waited for its last lock, a second request prolongs the leases of the earlier
-        // locks.
+        // If the multi-lock waited for its last lock, it prolongs the leases of the earlier ones.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {

@@ -116,8 +116,7 @@ scenario!(lock_calls_leave_other_programs_hash_fields_unchanged, |world| {
         assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
         assert_eq!(world.fields("foreign")[&owner], nonsense);
     }
-    // A release writes the new hold count instead of decrementing the stored one, so a stored count that is
-    // no number does no harm.
+    // A release writes the new hold count, so a stored count that is no number does no harm.
     lock.unlock().unwrap();
     assert!(world.is_free("foreign"));
 });

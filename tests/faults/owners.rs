@@ -246,7 +246,7 @@ fn hold_until_stopped(url: &str) {
     let mut last = now();
     let outcome = loop {
         let this = now();
-        // After a stop, this check may run before any thread of the library.
+        // After a stop, this check may run before any thread of the library, and must find the loss itself.
         let outcome = guard.check();
         if outcome.is_err() || this - last > 2 * L {
             break outcome;
@@ -281,7 +281,6 @@ fn a_resumed_holder_knows_its_loss_and_its_write_fails() {
     beside_a_holder("owners::a_resumed_holder_knows_its_loss_and_its_write_fails", |world, holder| {
         let url = world.server.url();
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
-        // A stop that is shorter than the lease loses nothing.
         holder.signal("STOP");
         let_pass(L / 3, "while the holder is stopped");
         holder.signal("CONT");

@@ -314,8 +314,7 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The dropped guard's release is sent before this acquire, and may be repeated after it. The release
-        // must not end the new hold.
+        // The dropped guard's release may be repeated after this acquire, and must not end the new hold.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was reported");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
@@ -333,8 +332,8 @@ scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropp
 fn after_a_server_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        // The first seven kinds are those without permits. A restart may lose the request that deletes the
-        // record of a change of permits, so the record would stay for minutes.
+        // The last two kinds, with permits, are left out: the restart may lose the deletion of a change's
+        // record, which would then stay for minutes.
         each_dropped_guard_is_released(world, 7, |world, client| {
             world.server.kill();
             world.server.restart();

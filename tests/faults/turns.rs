@@ -100,8 +100,7 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // The clients recall the lock from each other. The recalls suspend `cached`, so only time slices save
-        // requests.
+        // Each client's recalls suspend `cached` for the other, so only time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();

@@ -477,8 +477,7 @@ fn changing_nodes_under_load_grants_nothing_twice() {
             let tally =
                 Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
             thread::scope(|scope| {
-                // `Raise` ends the workers even if this thread panics; otherwise the scope would wait for
-                // them for ever.
+                // `Raise` ends the workers even if this thread panics, so that the scope ends too.
                 let ends = Raise(&tally.stop);
                 for client in &clients {
                     for _ in 0..3 {

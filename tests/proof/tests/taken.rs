@@ -249,8 +249,7 @@ impl Scene {
                 return None;
             }
         }
-        // A new owner cannot acquire a fair lock while clients wait in its queue, so this is not checked
-        // then.
+        // A new owner cannot acquire a fair lock while clients wait in its queue, so nothing is checked then.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;
@@ -272,7 +271,8 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // The permits' key expires here, so that the other keys are checked to expire with it.
+                // The permits' key expires here, because the scripts give the acquired permits' key the same
+                // expiry.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

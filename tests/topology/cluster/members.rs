@@ -84,8 +84,7 @@ fn the_certificate_of_each_tls_member_is_verified() {
             held.unlock().unwrap();
             waiting.outcome();
         }
-        // Without the test's CA the client trusts only the system's CAs, which did not sign these
-        // certificates.
+        // The system's CAs, which the client trusts here, did not sign these certificates.
         let error = super::load::builder(&cluster).build().unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         drop((holder, waiter));

@@ -200,8 +200,7 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         let token = client.get_token_lock(name("token")).acquire().unwrap();
         let slot = Move::begin(cluster, &tag, 0, 1);
         ["before", "dropped", "token"].iter().for_each(|what| slot.take(&name(what)));
-        // A renewal must find the key on the new member. It extends the lease by the time since the last
-        // renewal.
+        // A renewal must find the key on the new member. It adds the time since the last renewal.
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "the hold was not renewed");

@@ -26,7 +26,6 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
     set.cut_off_the_master();
     let guard = client.get_fenced_lock("forgotten").acquire().unwrap();
-    // A client that requires a replica is not granted a lock that a failover could lose.
     let refused = careful.get_lock("refused").try_lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     set.servers[old].kill();
@@ -71,7 +70,6 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
         for (client, name) in [(&before, "one"), (&after, "two")] {
             assert!(client.get_lock(name).try_lock_for(LONG).unwrap());
             client.get_lock(name).unlock().unwrap();
-            // In each round all connections are opened anew.
             for round in 0..5 {
                 let new = set.named_by(0);
                 query::<i64>(&set.servers[new], &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);

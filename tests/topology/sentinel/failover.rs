@@ -198,7 +198,6 @@ fn a_returned_old_master_is_not_asked() {
         let back = |set: &SentinelSet, old: usize| {
             let old = &set.servers[old];
             old.cont();
-            // The old master still accepts writes.
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
             // The server runs its buffered requests. After that no client sends requests to this server.
