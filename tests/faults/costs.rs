@@ -328,8 +328,8 @@ fn client(world: &World) -> LockClient {
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()
 }
 
-/// The number of commands that the server has run, except those that open connections or read this number,
-/// and the server's text about them.
+/// The number of commands that the server has run (without those that open connections or read this number),
+/// and the server's text about all commands.
 fn commands_run(world: &World) -> (u64, String) {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {

@@ -76,7 +76,7 @@ scenario!(a_cached_lock_is_freed_for_a_subscribed_redisson_waiter, |world| {
 });
 
 #[test]
-fn a_user_without_pubsub_rights_caches_a_lock_only_briefly() {
+fn a_user_without_the_pubsub_command_caches_a_lock_only_briefly() {
     let user = |builder: crate::support::server::Builder| {
         builder
             .user("blind on >pw ~* &* +@all -pubsub")

@@ -273,7 +273,7 @@ scenario!(releases_by_other_programs_with_our_id_format_are_noticed, |world| {
     assert!(took[ROUNDS * 9 / 10 - 1] <= ms(50), "{took:?}");
 });
 
-/// The holder has all permissions; the waiter has those that versions before the queue needed.
+/// The holder has all permissions. The waiter lacks those for the queue, or only the one for its own channel.
 #[test]
 fn a_waiter_without_rights_to_the_queue_is_woken() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";

@@ -1,4 +1,4 @@
-//! A late request touches no later hold, because each owner number (that in an owner `client:number`) is used
+//! A late request touches no later hold, because each owner number (the number in `client:number`) is used
 //! once. A resumed holder knows that it lost the lock.
 
 use leasehold::Error;

@@ -188,7 +188,7 @@ fn exits() {
     }
 }
 
-/// With musl, `exit` runs no destructors of thread-locals, so cached locks are not freed.
+/// With musl, `exit` runs no destructors of thread-locals, so no cached lock is freed there.
 #[cfg(not(target_env = "musl"))]
 #[test]
 fn a_process_exit_frees_cached_locks() {

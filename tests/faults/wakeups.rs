@@ -126,7 +126,7 @@ scenario!(a_lock_without_expiry_is_polled, |world| {
     waiter.returns_within(deleted, P, "taking over");
 });
 
-scenario!(a_thousand_waiters_share_two_connections_and_are_all_served, |world| {
+scenario!(a_thousand_waiters_use_few_connections_and_are_all_served, |world| {
     const WAITERS: usize = 1000;
     const POOL: u32 = 4;
     let client = world.builder_to(&world.server.url()).pool_size(POOL).build().unwrap();

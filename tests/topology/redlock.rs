@@ -458,8 +458,8 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
 /// The lease of tests in which servers are stopped or killed for longer than that.
 const BRIEF: Duration = ms(3000);
 
-/// A lock that was restored on a server counts there from the next renewal on. This waits for two renewals,
-/// because one may already be running.
+/// The client counts a server with a restored lock only from the next renewal on. This waits for two
+/// renewals, because one may already be running.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());

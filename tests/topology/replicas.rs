@@ -92,7 +92,7 @@ test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
 
 /// From Redis 7.2 on, WAIT returns at once on a connection without writes, so the client must write first.
 #[test]
-fn grants_on_each_server_wait_for_a_stopped_replica() {
+fn no_server_version_grants_while_the_required_replica_is_stopped() {
     for binary in matrix() {
         let servers = Servers::start_of(binary, 1, &[]);
         let client = servers.options().require_replicas(1, ACK_TIMEOUT).build().unwrap();
@@ -123,7 +123,7 @@ fn grants_on_each_server_wait_for_a_stopped_replica() {
     }
 }
 
-test_on!(a_busy_lock_waits_for_no_replica, Servers::start(1), |servers| {
+test_on!(a_try_on_a_busy_lock_waits_for_no_replica, Servers::start(1), |servers| {
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let other = servers.options().build().unwrap();
     let held = other.get_lock("busy").acquire().unwrap();
@@ -153,7 +153,7 @@ test_on!(a_lock_handed_over_locally_is_on_the_replica, Servers::start(1), |serve
     });
 });
 
-/// Grants that are written to disks: the server's own, and a replica's.
+/// A durable grant is on the disk of the server, or also on that of a replica, before the call returns.
 #[test]
 fn durable_grants_wait_for_the_append_only_file() {
     for binary in matrix() {

@@ -49,7 +49,8 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|name| format!("name-{name}")).collect()
 }
 
-/// A server's keys, except its mark and the clients' entries in the directory of clients.
+/// A server's keys, except the mark (the ring's version) and the clients' entries in the directory of
+/// clients.
 fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| key != MARK && !key.starts_with("leasehold_client:"));

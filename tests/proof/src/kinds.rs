@@ -12,10 +12,10 @@ const LOCK: &str = "{l}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Wants this hold count, in this queue mode.
+    /// Acquires the lock with this hold count, in this queue mode.
     Acquire(u8, Turn),
     Renew,
-    /// Keeps this number of levels.
+    /// Releases levels until this number is left.
     Release(u8),
     /// Passes the lock to this owner, under this owner number.
     HandOff(usize, u32),

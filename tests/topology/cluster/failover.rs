@@ -15,13 +15,13 @@ enum Fault {
 
 #[derive(Default)]
 struct Figures {
-    /// The longest time until the replica accepted writes.
+    /// For each failover: the time until the replica accepted writes.
     failover: Vec<Duration>,
-    /// The longest time in which an affected lock was not granted.
+    /// For each affected lock: the longest time without a grant.
     gap: Vec<Duration>,
-    /// The longest time from a release after the failover to the grant to another client's waiter.
+    /// For each failover: the time from a later release to the grant to another client's waiter.
     woken: Vec<Duration>,
-    /// The longest time from the loss of a key to the notification of its holder.
+    /// For each failover: the time from the loss of a key to the notification of its holder.
     notified: Vec<Duration>,
 }
 

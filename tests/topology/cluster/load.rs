@@ -6,7 +6,8 @@ use crate::support::load::{Load, Use};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 
-/// The connect time-out, long enough for a busy machine, and the longest delay by a stopped member.
+/// The connect time-out. It is long enough for a busy machine, and bounds the delay that a stopped member
+/// causes.
 const CONNECT: Duration = ms(2000);
 /// The lease, the command time-out, and the safety poll with slack. The lease outlasts a failover.
 pub(crate) const L: Duration = ms(12_000);

@@ -92,7 +92,7 @@ fn the_certificate_of_each_tls_member_is_verified() {
     });
 }
 
-/// The cluster client of the crate `redis` would send a script up to 17 times.
+/// Counts the scripts, because the cluster client of the crate `redis` would send a script up to 17 times.
 #[test]
 fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     alone_within(LONG * 6, || {

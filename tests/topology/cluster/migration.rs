@@ -8,7 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 
-/// In a fair queue of 48 threads each holds the lock for 1 ms. A busy machine needs seconds for all.
+/// The time in which, on a busy machine, all 48 threads of a fair queue hold the lock for 1 ms each.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {

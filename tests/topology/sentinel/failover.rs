@@ -6,9 +6,10 @@ use crate::support::load::{Load, Outcome, Use};
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
-/// Longer than any failover, so that holds outlast it.
+/// A lease that is longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);
-/// The lease of the load's locks. A grant that the old master makes unnoticed ends before the failover does.
+/// The lease of the load's locks. It is short, so that a grant that only the old master knows ends before the
+/// failover does.
 const SHORT: Duration = ms(1500);
 /// The lease of the load's locks in failovers that lose no grant. Each hold must outlast the failover.
 const OUTLASTING: Duration = ms(12_000);
@@ -23,11 +24,11 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
 }
 
 struct Round {
-    /// The longest time from the fault until all Sentinels named the new master.
+    /// The time from the fault until all Sentinels named the new master.
     failover: Duration,
     /// The longest time in which a worker was granted no lock.
     gap: Duration,
-    /// The longest time from a release after the failover to a waiter's grant.
+    /// The time from a release after the failover to a waiter's grant.
     handed: Duration,
 }
 

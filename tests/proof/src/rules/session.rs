@@ -1,9 +1,9 @@
 //! A session of ZooKeeper: which request the leader has certainly heard of, and how long a hold counts
 //! (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
 //!
-//! A client asks a follower, which notes the sign of life and passes the question to the leader; answers
-//! return by the follower. The leader pings the follower, which then reports its notes. Each direction keeps
-//! its order.
+//! A client asks a follower, which notes the sign of life and passes the question to the leader. Answers
+//! return through the follower. The leader pings the follower, which then reports its notes. Messages keep
+//! their order in each direction.
 
 use super::{Rule, all_of};
 use crate::explore::World;

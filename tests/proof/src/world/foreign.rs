@@ -14,7 +14,7 @@ use crate::kinds::{Answer, Call, Kind, Op, Who};
 use crate::server::Reply;
 
 impl<'a> World<'a> {
-    /// This world, with Redisson as the client of the owners of [`crate::kinds::FOREIGN`].
+    /// This world, in which Redisson is the client [`crate::kinds::FOREIGN`].
     #[must_use]
     pub fn beside(self, foreign: &'a Foreign) -> World<'a> {
         World { foreign: Some(foreign), ..self }

@@ -25,7 +25,7 @@ const LATEST_US: u64 = 1_500_000;
 
 const TICK_US: u64 = 5000;
 
-/// How long the second client in the queue waits for the first, with a margin.
+/// The time after which the second client in the queue asks without waiting for the first, with a margin.
 const SOON_MS: u64 = 26;
 
 /// How often each event may happen in a world.

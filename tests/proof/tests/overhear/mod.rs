@@ -276,7 +276,7 @@ impl Ear {
         }
     }
 
-    /// The name of a script: the hash that the server gives it.
+    /// Loads a script into the server. Returns the script's name, which is the hash that the server gives it.
     fn script(&mut self, text: &str) -> String {
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut self.admin);
         let name: String = load.expect("the server takes the script too");
