@@ -84,7 +84,9 @@ fn changes() -> Vec<Use> {
         ("release", 1, |client| client.get_semaphore("sem").release(1).unwrap()),
         ("drain_permits", 1, |client| discard(client.get_semaphore("sem").drain_permits().unwrap())),
         ("delete", 1, |client| discard(client.get_semaphore("sem").delete().unwrap())),
-        ("permits", 1, |client| discard(client.get_expirable_semaphore("permits").available_permits().unwrap())),
+        ("permits", 1, |client| {
+            discard(client.get_expirable_semaphore("permits").available_permits().unwrap())
+        }),
         ("try_set_count", 1, |client| {
             assert!(!client.get_count_down_latch("latch").try_set_count(9).unwrap())
         }),

@@ -148,7 +148,10 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
-    assert!((100..=128 * searches).contains(&(count as u128)), "{count} reads by at most {searches} searches");
+    assert!(
+        (100..=128 * searches).contains(&(count as u128)),
+        "{count} reads by at most {searches} searches"
+    );
     assert!(text.contains("more than 64 clients"), "{text}");
     interrupt.interrupt();
     assert!(waiter.join());
@@ -178,7 +181,9 @@ scenario!(a_clients_deadlock_searches_send_under_fifty_requests_per_second, |wor
     }
     assert!(eventually(LONG, || reads(world) > 0));
     let own = |command: &Command| {
-        asks_about_lock(command) || reads_entry(command) || command.verb() == "SET" && command.contains(ENTRIES)
+        asks_about_lock(command)
+            || reads_entry(command)
+            || command.verb() == "SET" && command.contains(ENTRIES)
     };
     let (begun, before) = (now(), world.proxy.count(own));
     let_pass(Duration::from_secs(4), "searches are spread over the seconds");

@@ -146,7 +146,7 @@ fn absent(world: &World, name: &str, client: &str) {
 
 /// In a hundred rounds the first client in the queue is dead, or stopped while connected, and the second
 /// client waits behind it.
-fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
+fn waits_behind_an_absent_client(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
@@ -176,7 +176,7 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
 
 #[test]
 fn a_killed_first_waiter_does_not_delay_the_next() {
-    let took = a_hundred_times(false);
+    let took = waits_behind_an_absent_client(false);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(20), "{middle:?}");
         assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
@@ -185,7 +185,7 @@ fn a_killed_first_waiter_does_not_delay_the_next() {
 
 #[test]
 fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
-    let took = a_hundred_times(true);
+    let took = waits_behind_an_absent_client(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
         assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");

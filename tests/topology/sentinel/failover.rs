@@ -26,7 +26,7 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
 struct Round {
     /// The time from the fault until all Sentinels named the new master.
     failover: Duration,
-    /// The longest time in which a worker was granted no lock.
+    /// The longest time in which one of the locks was not granted.
     gap: Duration,
     /// The time from a release after the failover to a waiter's grant.
     handed: Duration,
