@@ -79,12 +79,10 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
         had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
-        // Without a time limit, the call waits until the other client releases the lock.
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         (inner, again.owner(), again.unlock())
     });
     fault.wait_for(1, LONG);
-    // Both leases expire while the answer to the re-entry is delayed.
     let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
     fault.release();
     assert!(is_had.recv_timeout(LONG).unwrap(), "the call did not notice that the outer level is lost");
@@ -234,7 +232,6 @@ scenario!(a_dropped_guards_unanswered_release_frees_the_lock, |world| {
         within(begun, T, "dropping a guard");
         comes_within(begun, T, "the release", || world.is_free(lock.name()));
         fault.wait_for(1, LONG);
-        // The repeated release of the first hold must not end the thread's next hold.
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         throughout(2 * T, || {
             world.fields(lock.name()) == [(again.owner().to_string(), "1".to_owned())].into()

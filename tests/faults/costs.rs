@@ -294,7 +294,6 @@ fn clear_requests(world: &World) {
     }
 }
 
-// The replies take longer than the lease, so each grant comes too late and causes a clean-up.
 scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     const LEASE: Duration = ms(20);
     let client = world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();

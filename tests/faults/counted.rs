@@ -183,7 +183,6 @@ scenario!(a_writer_becomes_a_reader_after_an_unanswered_renewal, |world| {
         other.read().unlock().unwrap();
         lock.read().unlock().unwrap();
         assert!(world.is_free("downgrade"));
-        // The thread has a new owner number, so the old renewal can arrive late without harm.
         assert_ne!(client.current_owner(), owner, "{how:?}");
         fault.repeat(0);
         assert!(world.is_free("downgrade"));

@@ -114,7 +114,6 @@ scenario!(on_a_slow_link_locks_exclude_and_holds_last, |world| {
 });
 
 scenario!(a_reply_arriving_bytewise_times_out_like_a_missing_one, |world| {
-    // This limit is long enough for prompt answers on a busy machine.
     let limit = 4 * T;
     let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
     client.get_lock("drip").acquire().unwrap().unlock().unwrap();
@@ -142,7 +141,6 @@ scenario!(garbage_replies_give_typed_errors_and_lose_no_hold, |world| {
         b"*1\r\n$7\r\nunheard\r\n",
         b"\xff\xfe\xfd\xfc\r\n\r\n",
     ];
-    // The time-out is long, because this test judges the answer and not its delay.
     let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
     for (number, bytes) in garbage.into_iter().enumerate() {
         let client = client();

@@ -14,7 +14,6 @@ fn entries(world: &World) -> Vec<String> {
 }
 
 scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| {
-    // The lease is long enough for a busy machine.
     let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
     let begun = now();

@@ -58,7 +58,6 @@ scenario!(a_waiting_clients_queue_place_records_its_round_trip, |world| {
     assert!(far >= 3 && far > near || near == 6, "{far} and {near}");
 });
 
-// Each grant costs at most one script to acquire, one to release, and some safety polls.
 scenario!(each_release_wakes_one_of_many_waiting_clients, |world| {
     const CLIENTS: usize = 24;
     let holder = client(world).get_lock("crowd").acquire().unwrap();

@@ -94,7 +94,6 @@ scenario!(an_unanswered_multi_lock_grant_leaves_no_lock_held, |world| {
         assert!(error.outcome_unknown(), "{error}");
         assert_eq!(fault.hits(), 1);
         world.all_are_given_back(L);
-        // A call that waits repeats the request, and still holds each lock only once.
         let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
         let guard = multi.acquire_with(&leased(LEASE)).unwrap().unwrap();
         assert_eq!(fault.hits(), 1);

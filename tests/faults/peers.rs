@@ -160,7 +160,6 @@ scenario!(a_lock_without_expiry_counts_as_busy, |world| {
     world.does(&["DEL", "endless"]);
 });
 
-// From Redisson's tests of renewals: the server restarts without data while the lock is held.
 scenario!(read_write_holds_after_a_server_data_loss_are_renewed, |world| {
     let client = world.client();
     let halves =

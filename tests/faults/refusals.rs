@@ -95,7 +95,6 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
-        // One address never answers, one closes each connection, and no server listens at the third.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let (hanging_up, nobody) = (talking(drop), Port::claim());
         let nobody = (Ipv4Addr::LOCALHOST, nobody.number()).into();

@@ -81,7 +81,6 @@ fn waits_and_renewals_continue_after_a_blocking_script_ends() {
 }
 
 scenario!(flushed_scripts_cause_no_error, |world| {
-    // The time-out is long, because a late answer on a busy machine is no fault of the scripts.
     let client = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
     let clients = [client(), client()];
     let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));

@@ -27,7 +27,6 @@ fn url(world: &World) -> String {
 }
 
 fn builder(world: &World) -> leasehold::ClientBuilder {
-    // A handshake takes long on a busy machine.
     world.builder_to(&url(world)).connect_timeout(CONNECT).tls_ca(world.server.ca())
 }
 

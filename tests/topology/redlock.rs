@@ -548,7 +548,6 @@ test_on!(jumping_clocks_of_two_servers_lose_no_hold, alone(), Nodes::with_movabl
             let guard = client.get_lock(&name).acquire_owned().unwrap();
             jumping.iter().for_each(|at| nodes.servers[*at].move_clock(offset_s));
             if offset_s > 0 {
-                // On the servers whose clocks jump, the lease expires at once.
                 comes_true_within(LONG, || nodes.holders(&name, jumping).iter().all(Option::is_none));
             }
             // At least one renewal comes within this time.
@@ -567,7 +566,6 @@ test_on!(jumping_clocks_of_two_servers_lose_no_hold, alone(), Nodes::with_movabl
 test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut nodes| {
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
-    // One client reaches a, b and c. The other reaches c, d and e.
     let reaching = |away: [usize; 2], nodes: &Nodes| {
         let proxies: BTreeMap<usize, Proxy> =
             away.iter().map(|at| (*at, Proxy::before(&nodes.servers[*at]))).collect();
@@ -589,7 +587,6 @@ test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut 
     );
     nodes.restart_empty(2);
     let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
-    // Now two clients hold the lock, and neither can know it.
     first.check().unwrap();
     second.check().unwrap();
     let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());

@@ -99,7 +99,6 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
         }
     };
     none_is_free();
-    // A client with the old list keeps and re-enters its holds for over a lease, but gets no new lock.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
@@ -396,7 +395,6 @@ test_on!(a_removed_node_is_asked_until_it_is_declared_lost, servers(3), |mut ser
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
     assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
-    // A hold on the lost node does not block the lock on the name's new node.
     comes_true_within(LONG, || other.get_lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.get_lock(name).try_lock().unwrap()));
     let waits = |name: &&String| *name != named && !client.get_lock(name).try_lock().unwrap();

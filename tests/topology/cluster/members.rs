@@ -97,7 +97,6 @@ fn the_certificate_of_each_tls_member_is_verified() {
 fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
-        // The long time-outs prevent repeated requests.
         let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);
         let (client, careless) = (patient().build().unwrap(), patient().without_replicas().build().unwrap());
         for primary in 0..3 {
