@@ -22,7 +22,7 @@ scenario!(callers_do_not_notice_dead_idle_connections, |world| {
     }
 });
 
-scenario!(a_request_cut_before_arrival_is_repeated, |world| {
+scenario!(a_request_that_never_reached_the_server_is_repeated, |world| {
     let client = world.client();
     let lock = client.get_lock("dropped");
     for then in ENDS {
@@ -79,12 +79,10 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
         had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
-        // Without a time limit, the call waits until the other client releases the lock.
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         (inner, again.owner(), again.unlock())
     });
     fault.wait_for(1, LONG);
-    // Both leases expire while the answer to the re-entry is delayed.
     let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
     fault.release();
     assert!(is_had.recv_timeout(LONG).unwrap(), "the call did not notice that the outer level is lost");
@@ -99,7 +97,7 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
     assert!(world.is_free("nested"));
 });
 
-scenario!(a_reentry_granted_after_the_lease_is_undone, |world| {
+scenario!(a_reentrys_grant_that_arrives_after_the_lease_is_undone, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
     let nested = call_on(client.get_lock("longer"), move |lock| {
@@ -193,7 +191,7 @@ scenario!(an_inner_unlock_with_a_lost_reply_counts_once, |world| {
     }
 });
 
-scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
+scenario!(hold_count_excludes_a_dropped_guard_whose_release_fails, |world| {
     let client = world.client();
     let (fenced, rw) = (client.get_fenced_lock("test:counted"), client.get_read_write_lock("counted-rw"));
     let fair = client.get_fair_lock("counted-fair");
@@ -201,7 +199,8 @@ scenario!(a_dropped_guard_no_longer_counts_though_its_release_fails, |world| {
     for lock in locks {
         for then in [Then::Close, Then::Reset] {
             let what = format!("{} {then:?}", lock.name());
-            // Until the client's clean-up arrives, the server still has the dropped guard's level or hold.
+            // Until the client's clean-up arrives, the server still counts the dropped guard's level or hold,
+            // so the client must not rely on the server's count alone.
             let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
@@ -233,7 +232,6 @@ scenario!(a_dropped_guards_unanswered_release_frees_the_lock, |world| {
         within(begun, T, "dropping a guard");
         comes_within(begun, T, "the release", || world.is_free(lock.name()));
         fault.wait_for(1, LONG);
-        // The repeated release of the first hold must not end the thread's next hold.
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         throughout(2 * T, || {
             world.fields(lock.name()) == [(again.owner().to_string(), "1".to_owned())].into()
@@ -300,7 +298,7 @@ scenario!(a_renewal_answered_after_the_loss_revives_no_hold, |world| {
     assert_eq!(seen.losses(), 1);
 });
 
-scenario!(requests_whose_replies_are_blocked_leave_no_orphans, |world| {
+scenario!(a_failed_wait_whose_replies_are_blocked_leaves_no_lock, |world| {
     let client = world.client();
     client.get_lock("asymmetric").try_lock_for(ms(0)).unwrap();
     client.get_lock("asymmetric").unlock().unwrap();
@@ -314,7 +312,7 @@ scenario!(requests_whose_replies_are_blocked_leave_no_orphans, |world| {
     client.get_lock("asymmetric").unlock().unwrap();
 });
 
-scenario!(withdraw_returns_the_error_of_the_failed_release, |world| {
+scenario!(a_leaders_withdraw_returns_the_error_of_its_failed_release, |world| {
     let client = world.client();
     let leader = client.leader("lead").unwrap();
     comes_within(now(), T, "the election", || leader.term().is_some());

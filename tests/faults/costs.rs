@@ -16,7 +16,7 @@ fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-fn ask<T>(_answer: T) {}
+fn discard<T>(_answer: T) {}
 
 fn guarded(lock: &RedisLock) {
     drop(lock.acquire().unwrap());
@@ -79,17 +79,19 @@ fn uses() -> Vec<Use> {
 fn changes() -> Vec<Use> {
     vec![
         ("try_set_permits", 1, |client| assert!(!client.get_semaphore("sem").try_set_permits(9).unwrap())),
-        ("available_permits", 1, |client| ask(client.get_semaphore("sem").available_permits().unwrap())),
-        ("add_permits", 1, |client| ask(client.get_semaphore("sem").add_permits(1).unwrap())),
+        ("available_permits", 1, |client| discard(client.get_semaphore("sem").available_permits().unwrap())),
+        ("add_permits", 1, |client| discard(client.get_semaphore("sem").add_permits(1).unwrap())),
         ("release", 1, |client| client.get_semaphore("sem").release(1).unwrap()),
-        ("drain_permits", 1, |client| ask(client.get_semaphore("sem").drain_permits().unwrap())),
-        ("delete", 1, |client| ask(client.get_semaphore("sem").delete().unwrap())),
-        ("permits", 1, |client| ask(client.get_expirable_semaphore("permits").available_permits().unwrap())),
+        ("drain_permits", 1, |client| discard(client.get_semaphore("sem").drain_permits().unwrap())),
+        ("delete", 1, |client| discard(client.get_semaphore("sem").delete().unwrap())),
+        ("permits", 1, |client| {
+            discard(client.get_expirable_semaphore("permits").available_permits().unwrap())
+        }),
         ("try_set_count", 1, |client| {
             assert!(!client.get_count_down_latch("latch").try_set_count(9).unwrap())
         }),
-        ("count", 1, |client| ask(client.get_count_down_latch("latch").count().unwrap())),
-        ("count_down", 1, |client| ask(client.get_count_down_latch("latch").count_down().unwrap())),
+        ("count", 1, |client| discard(client.get_count_down_latch("latch").count().unwrap())),
+        ("count_down", 1, |client| discard(client.get_count_down_latch("latch").count_down().unwrap())),
     ]
 }
 
@@ -173,7 +175,7 @@ scenario!(no_semaphore_call_waits_for_the_deletion_of_its_record, |world| {
     let uses: [(&str, Act); 3] = [
         ("DEL", |client| client.get_semaphore("sem").acquire(1).unwrap().unlock().unwrap()),
         ("DEL", |client| drop(client.get_semaphore("sem").acquire(1).unwrap())),
-        ("DEL", |client| ask(client.get_semaphore("sem").add_permits(1).unwrap())),
+        ("DEL", |client| discard(client.get_semaphore("sem").add_permits(1).unwrap())),
     ];
     for (word, use_it) in uses {
         let before = world.proxy.count(verb(word));
@@ -241,7 +243,6 @@ scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
         writing.unlock().unwrap();
         reader.outcome();
         if round % 5 == 0 {
-            // This client acquires a lock of each kind, waits for another, and shuts down with all held.
             let guest = unhurried();
             let _lost = guest.get_lock("lock").acquire().unwrap().lost();
             guest.get_fair_lock("fair").lock().unwrap();
@@ -293,7 +294,6 @@ fn clear_requests(world: &World) {
     }
 }
 
-// The replies take longer than the lease, so each grant comes too late and causes a clean-up.
 scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     const LEASE: Duration = ms(20);
     let client = world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();
@@ -329,8 +329,8 @@ fn client(world: &World) -> LockClient {
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()
 }
 
-/// The number of commands that the server has run, except those that open connections or read this number,
-/// and the server's text about them.
+/// The number of commands that the server has run (without those that open connections or read this number),
+/// and the server's text about all commands.
 fn commands_run(world: &World) -> (u64, String) {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {

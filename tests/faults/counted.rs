@@ -45,9 +45,9 @@ fn changes() -> Vec<Change> {
 scenario!(a_semaphore_or_latch_change_with_lost_reply_counts_once, |world| {
     let client = world.client();
     for (what, before, change, result, after) in changes() {
-        for (number_of, how) in ways().into_iter().enumerate() {
+        for (round, how) in ways().into_iter().enumerate() {
             // The first request also loads the script, and must not meet the fault.
-            if number_of == 0 {
+            if round == 0 {
                 change(&client).unwrap();
             }
             clear(world);
@@ -58,7 +58,6 @@ scenario!(a_semaphore_or_latch_change_with_lost_reply_counts_once, |world| {
             assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
             assert_eq!(fault.hits(), 1, "{what}, {how:?}");
             assert_eq!(number(world, "k"), after, "{what}, {how:?}");
-            // The network repeats the packet while the server still keeps the record of the request.
             fault.repeat(0);
             assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
         }
@@ -90,7 +89,6 @@ scenario!(unanswered_permit_requests_count_once, |world| {
         giving.wait_for(1, LONG);
         comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
         assert_eq!(semaphore.available_permits().unwrap(), 5);
-        // The client has repeated the release. Now the network repeats both requests too.
         giving.repeat(0);
         taking.repeat(0);
         assert_eq!(number(world, "k"), Some(5), "{how:?}");
@@ -99,7 +97,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
     clear(world);
 });
 
-scenario!(an_unanswered_release_by_id_counts_once, |world| {
+scenario!(an_unanswered_permit_release_by_id_counts_once, |world| {
     let client = world.client();
     let semaphore = client.get_expirable_semaphore("k");
     semaphore.try_set_permits(2).unwrap();
@@ -122,7 +120,7 @@ scenario!(an_unanswered_release_by_id_counts_once, |world| {
     clear(world);
 });
 
-scenario!(a_dead_waiters_notification_goes_to_another, |world| {
+scenario!(a_dead_condition_waiters_notification_goes_to_the_next_waiter, |world| {
     let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
     let waiting = |client: &LockClient| {
         let lock = client.get_lock("k");
@@ -140,7 +138,7 @@ scenario!(a_dead_waiters_notification_goes_to_another, |world| {
     in_queue(1);
     let second = waiting(&living);
     in_queue(2);
-    // From here on the server receives nothing from the first client.
+    // Only `dying` uses the proxy, so to the server this client is silent from here on.
     world.proxy.hold(Direction::ToServer, Which::All);
     world.proxy.hold(Direction::ToClient, Which::All);
     let lock = notifying.get_lock("k");
@@ -158,8 +156,8 @@ scenario!(a_dead_waiters_notification_goes_to_another, |world| {
     clear(world);
 });
 
-scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
-    // The lease is long enough for all calls that follow an unanswered renewal.
+scenario!(a_writer_becomes_a_reader_after_an_unanswered_renewal, |world| {
+    // The lease must outlast all calls that follow an unanswered renewal.
     let client = world.builder().lease(2 * L).build().unwrap();
     // On a busy machine earlier renewals may have failed, so each round waits for one failure more.
     let failures = || client.stats().renewals_failed;
@@ -169,7 +167,7 @@ scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
         lock.write().lock().unwrap();
         let owner = client.current_owner();
         let before = failures();
-        // The previous round's renewal may come late, so the fault picks only one for the present owner.
+        // The previous round's renewal may come late, so the fault takes only a renewal of the present owner.
         let renewal = {
             let owner = owner.to_string();
             move |command: &Command| {
@@ -185,7 +183,6 @@ scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
         other.read().unlock().unwrap();
         lock.read().unlock().unwrap();
         assert!(world.is_free("downgrade"));
-        // The thread has a new owner number, so the old renewal can arrive late without harm.
         assert_ne!(client.current_owner(), owner, "{how:?}");
         fault.repeat(0);
         assert!(world.is_free("downgrade"));
@@ -203,7 +200,6 @@ scenario!(fair_waiters_time_out_or_acquire_after_a_server_pause, |world| {
     assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
     let paused = now();
     world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-    // A wait that ends during the pause returns without the lock, or with the error of its last request.
     let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
     assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
     comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {

@@ -89,7 +89,7 @@ scenario!(a_network_silence_shorter_than_the_lease_loses_no_hold, |world| {
     assert_eq!(seen.losses(), 0);
 });
 
-scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
+scenario!(on_a_slow_link_locks_exclude_and_holds_last, |world| {
     world.proxy.delay_requests(ms(60));
     world.proxy.delay_replies(ms(60));
     let clients = [world.client(), world.client()];
@@ -114,7 +114,6 @@ scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
 });
 
 scenario!(a_reply_arriving_bytewise_times_out_like_a_missing_one, |world| {
-    // This limit is long enough for prompt answers on a busy machine.
     let limit = 4 * T;
     let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
     client.get_lock("drip").acquire().unwrap().unlock().unwrap();
@@ -131,7 +130,7 @@ scenario!(a_reply_arriving_bytewise_times_out_like_a_missing_one, |world| {
     }
 });
 
-scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
+scenario!(garbage_replies_give_typed_errors_and_lose_no_hold, |world| {
     let garbage: [&[u8]; 8] = [
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
@@ -142,7 +141,6 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         b"*1\r\n$7\r\nunheard\r\n",
         b"\xff\xfe\xfd\xfc\r\n\r\n",
     ];
-    // The time-out is long, because this test judges the answer and not its delay.
     let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
     for (number, bytes) in garbage.into_iter().enumerate() {
         let client = client();
@@ -153,7 +151,6 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
         assert!(error.outcome_unknown(), "{what:?}: {error}");
         world.is_given_back(&name, L);
-        // After garbage instead of a release's reply, the lock is free or the error says that it may be held.
         lock.lock().unwrap();
         world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
         if let Err(error) = lock.unlock() {
@@ -161,7 +158,6 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         }
         world.is_given_back(&name, L);
     }
-    // Garbage instead of a renewal's reply loses no hold.
     let renewed: Vec<_> = (garbage.into_iter().enumerate())
         .map(|(number, bytes)| {
             let (client, name) = (client(), format!("garbled-{number}"));

@@ -8,8 +8,7 @@ const LOCKS: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 2;
 const THREADS: usize = 6;
 const RUN: Duration = Duration::from_secs(4);
-/// On a busy machine the cuts go on until the workers have acquired this often.
-const TURNS: usize = 500;
+const MIN_ACQUIRES: usize = 500;
 
 test_on!(cut_connections_and_flushed_scripts_lose_no_hold, RedisServer::start_default(), |server| {
     let seen = Seen::default();
@@ -55,7 +54,6 @@ test_on!(cut_connections_and_flushed_scripts_lose_no_hold, RedisServer::start_de
                             })),
                             1 | 2 => {
                                 had(lock.acquire().ok());
-                                // Tries follow each other at once, without a place in the queue.
                                 (0..3).for_each(|_| had(lock.try_acquire().ok().flatten()));
                             }
                             3 => drop(
@@ -67,12 +65,12 @@ test_on!(cut_connections_and_flushed_scripts_lose_no_hold, RedisServer::start_de
                 });
             }
         }
-        // If an assertion fails here, this still ends the workers, for which the scope waits.
+        // `Raise` ends the workers even if this thread panics, so that the scope ends too.
         let ends = Raise(&ended);
         let mut admin = server.admin();
         let begun = now();
         let mut round = 0_u32;
-        let has_shown_enough = || done.load(Ordering::SeqCst) > TURNS || begun.elapsed() > LONG;
+        let has_shown_enough = || done.load(Ordering::SeqCst) > MIN_ACQUIRES || begun.elapsed() > LONG;
         while begun.elapsed() < RUN || !has_shown_enough() {
             round += 1;
             let command = match round % 3 {
@@ -87,7 +85,7 @@ test_on!(cut_connections_and_flushed_scripts_lose_no_hold, RedisServer::start_de
     });
     let failed = seen.count(|event| matches!(event, Event::ReleaseFailed(..)));
     eprintln!("{} turns, {failed} failed releases, {} lost", done.load(Ordering::SeqCst), seen.losses());
-    assert!(done.load(Ordering::SeqCst) > TURNS, "too few locks were acquired");
+    assert!(done.load(Ordering::SeqCst) > MIN_ACQUIRES, "too few locks were acquired");
     assert_eq!(broken.load(Ordering::SeqCst), 0, "two threads held a lock");
     assert_eq!(seen.losses(), 0, "a hold was lost: {:?}", seen.events());
     let mut admin = server.admin();

@@ -15,12 +15,12 @@ fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
 
-fn readings(command: &Command) -> bool {
+fn reads_entry(command: &Command) -> bool {
     command.contains(ENTRIES) && !matches!(&*command.verb(), "SET" | "DEL")
 }
 
 fn reads(world: &World) -> usize {
-    world.proxy.count(|command| asks_about_lock(command) || readings(command))
+    world.proxy.count(|command| asks_about_lock(command) || reads_entry(command))
 }
 
 fn entry(world: &World, client: &LockClient) -> String {
@@ -32,7 +32,7 @@ fn client(world: &World) -> LockClient {
     world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3)).build().unwrap()
 }
 
-scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
+scenario!(only_waiting_threads_with_holds_cause_deadlock_searches, |world| {
     let (client, other) = (client(world), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
     // This loads the script that reads entries in the directory of clients, so that it is not counted below.
@@ -61,7 +61,7 @@ scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
     });
     assert!(
         reads(world) - before <= 4,
-        "a look or two, each of one lock and one client: {}",
+        "more than two searches, each of one lock and one client: {}",
         reads(world) - before
     );
     own.unlock().unwrap();
@@ -147,8 +147,11 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
     // The warning comes at the search's end. The next search is two seconds away, or more on a busy machine.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
-    let looks = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
-    assert!((100..=128 * looks).contains(&(count as u128)), "{count} reads by at most {looks} searches");
+    let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
+    assert!(
+        (100..=128 * searches).contains(&(count as u128)),
+        "{count} reads by at most {searches} searches"
+    );
     assert!(text.contains("more than 64 clients"), "{text}");
     interrupt.interrupt();
     assert!(waiter.join());
@@ -178,10 +181,12 @@ scenario!(a_clients_deadlock_searches_send_under_fifty_requests_per_second, |wor
     }
     assert!(eventually(LONG, || reads(world) > 0));
     let own = |command: &Command| {
-        asks_about_lock(command) || readings(command) || command.verb() == "SET" && command.contains(ENTRIES)
+        asks_about_lock(command)
+            || reads_entry(command)
+            || command.verb() == "SET" && command.contains(ENTRIES)
     };
     let (begun, before) = (now(), world.proxy.count(own));
-    let_pass(Duration::from_secs(4), "the looks are spread over the seconds");
+    let_pass(Duration::from_secs(4), "searches are spread over the seconds");
     let (count, took) = (world.proxy.count(own) - before, begun.elapsed().as_secs_f64());
     assert!(count as f64 <= 50.0 * took, "{count} requests in {took} s");
     assert!(count as f64 >= 10.0 * took, "{count} requests in {took} s: too few");
@@ -246,7 +251,7 @@ test_on!(
     }
 );
 
-/// The other client is stopped, as if its process were dead, so the deadlock lasts until its lease ends.
+/// `dies` is stopped, as if its process were dead, so the deadlock lasts until the lease of `dies` ends.
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();

@@ -1,4 +1,5 @@
-//! The directory, in which clients describe themselves: how often they write to it; no lock depends on it.
+//! The directory, in which clients describe themselves: clients write to it seldom, and no lock depends on
+//! it.
 
 use super::world::{ENTRIES, L, R, World};
 use crate::support::prelude::*;
@@ -13,7 +14,6 @@ fn entries(world: &World) -> Vec<String> {
 }
 
 scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| {
-    // The lease is long enough for a busy machine.
     let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
     let begun = now();
@@ -29,7 +29,6 @@ scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| 
     let count = world.proxy.count(writes);
     let rounds = begun.elapsed().as_secs_f64() / (RENEWED / 3 - RENEWED / 30).as_secs_f64();
     assert!(count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
-    // The entry expires when the client's lease would.
     let key = format!("{ENTRIES}{}", client.id());
     assert!((1..=RENEWED.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
     let text: String = world.run(&["GET", &key]);
@@ -54,7 +53,6 @@ scenario!(an_idle_client_stops_writing_its_directory_entry, |world| {
     let guard = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || world.proxy.count(writes) > 0));
     guard.unlock().unwrap();
-    // The entry of a client that holds nothing is not renewed, and so it expires.
     assert!(eventually(LONG, || entries(world).is_empty()));
     let written = world.proxy.count(writes);
     throughout(3 * R, || world.proxy.count(writes) == written);
@@ -87,15 +85,14 @@ test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::star
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
     };
-    // The ACL log may also name the key of the format number, which each client reads when it connects.
+    // The ACL log may also name the key of the format number, so look for the key of this client's entry.
     let owner = guard.owner().to_string();
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));
     run(&["ACL", "LOG", "RESET"]);
-    // Several renewals pass, and each of them would have written an entry.
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!refused().contains(ENTRIES), "the refused entry was tried again");
-    // A client that may not read entries either still gets the holders.
+    // `other` may not read entries either, so it sees the holder without its location.
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
     guard.unlock().unwrap();

@@ -46,7 +46,7 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 
 scenario!(a_forked_childs_calls_are_refused_and_send_nothing, |world| {
     let client = world.builder().directory(false).build().unwrap();
-    // The explicit lease needs no renewal, so any command sent after the fork would be the child's.
+    // Without a directory entry or a renewal, any command sent after the fork would be the child's.
     let lock = client.get_lock("parents");
     let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
     let mut nested = Some(lock.acquire_with(&leased(LEASE)).unwrap().unwrap());
@@ -253,8 +253,7 @@ scenario!(a_child_that_drops_guards_ends_no_hold_of_the_parent, |world| {
 });
 
 scenario!(a_forked_child_cannot_make_a_client, |world| {
-    // The client writes no entry in the directory of clients, so any command sent after the fork would be the
-    // child's.
+    // Without a directory entry or a due renewal, any command sent after the fork would be the child's.
     let client = world.builder().lease(LEASE).directory(false).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let (url, store) = (world.proxy.url(), MemoryStore::new());
@@ -290,7 +289,6 @@ fn a_fork_before_the_first_client_is_harmless() {
             another.shutdown().expect("the end");
             let own = client();
             contend(&own);
-            // The child leaves this lock held, as a killed process would.
             own.get_lock("childs").lock_with_lease(LEASE).expect("the lock");
             kept = Some(own);
             0

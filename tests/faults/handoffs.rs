@@ -85,7 +85,6 @@ scenario!(a_lock_handed_to_a_departing_waiter_becomes_free, |world| {
     let lock = client.get_lock("given-up");
     for round in 0..20 {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-        // These waits end at about the moment of the hand-off. In time or not, they leave the lock free.
         let waiters: Vec<_> = (0..4)
             .map(|number| {
                 let lock = lock.clone();

@@ -37,7 +37,7 @@ fn assert_given_back(before: i64, within: Duration, what: &str) {
     assert!(is_given_back, "{left} bytes more than before {what}");
 }
 
-scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
+scenario!(ten_thousand_expired_leases_leave_no_memory_allocated, |world| {
     let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
     let client = builder.build().unwrap();
     leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
@@ -53,9 +53,9 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
 
-/// Holds end and come in rounds, which would reveal a map whose capacity grows with the removed entries.
+/// In each round old holds end and new ones begin. A map that grows with each removed entry would show here.
 #[test]
-fn rounds_of_expired_leases_leave_no_memory() {
+fn rounds_of_expired_leases_leave_no_memory_allocated() {
     alone(|| {
         for rounds in [47, 49, 51, 53] {
             let clock = ManualClock::new();
@@ -67,7 +67,7 @@ fn rounds_of_expired_leases_leave_no_memory() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // 20 rounds of leases run at a time; the client must remove ended ones before more come.
+                // 20 rounds of leases run at a time. The client must remove ended leases before the next.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();

@@ -21,8 +21,8 @@ fn use_until_held(world: &World, lock: &RedisLock) {
     use_until_cached(lock, || world.is_free(lock.name()));
 }
 
-fn use_until_checked(world: &World, lock: &RedisLock, looks: u64) {
-    let until = world.scripts_run() + looks;
+fn use_until_checked(world: &World, lock: &RedisLock, checks: u64) {
+    let until = world.scripts_run() + checks;
     assert!(eventually(LONG, || {
         cycle(lock);
         world.scripts_run() >= until
@@ -59,8 +59,7 @@ scenario!(a_recalled_cached_lock_reaches_the_waiter_within_50_ms, |world| {
     }
 });
 
-// This crate's waiters send a message, the recall, that asks the client to free a cached lock. Redisson's do
-// not: the client finds them by counting the subscribers of the lock's channel.
+// Redisson's waiters send no recall. So the client counts the subscribers of the lock's channel.
 scenario!(a_cached_lock_is_freed_for_a_subscribed_redisson_waiter, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
@@ -77,7 +76,7 @@ scenario!(a_cached_lock_is_freed_for_a_subscribed_redisson_waiter, |world| {
 });
 
 #[test]
-fn a_user_without_pubsub_rights_caches_a_lock_only_briefly() {
+fn a_user_without_the_pubsub_command_caches_a_lock_only_briefly() {
     let user = |builder: crate::support::server::Builder| {
         builder
             .user("blind on >pw ~* &* +@all -pubsub")
@@ -95,8 +94,8 @@ fn a_user_without_pubsub_rights_caches_a_lock_only_briefly() {
         // This user has only the permission that docs/permissions.md names for caching.
         let lock = cached_lock(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
-        let looks = world.scripts_run() + 4;
-        assert!(eventually(LONG, || world.scripts_run() >= looks));
+        let checks = world.scripts_run() + 4;
+        assert!(eventually(LONG, || world.scripts_run() >= checks));
         assert_cached_after(|| lock.unlock().unwrap(), || world.is_free("other"));
         drop(lock);
     });
@@ -125,7 +124,6 @@ scenario!(a_client_that_loses_its_subscription_frees_cached_locks, |world| {
     use_until_held(world, &lock);
 });
 
-// The network is cut: no check is answered, and the cached hold can only expire.
 scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
     let other = client(world);
@@ -133,7 +131,7 @@ scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     world.proxy.hold(Direction::ToServer, Which::All);
     let (theirs, cut) = (other.get_lock("stock"), now());
     let waiter = call(move || theirs.lock().map(|()| theirs));
-    // The lease expires, and a waiter polls within 200 ms of that.
+    // A waiter polls within 200 ms after the lease has expired.
     drop(waiter.returns_within(cut, KEPT + ms(200), "taking the lock").unwrap());
     world.proxy.resume();
     assert!(!lock.try_lock_for(P).unwrap(), "the lock belongs to the other client");
@@ -150,27 +148,27 @@ scenario!(a_cached_lock_stays_cached_across_new_handles, |world| {
     assert!(eventually(LONG, is_kept), "the lock was never cached");
     let (begun, asked) = (now(), world.scripts_run());
     (0..1000).for_each(|_| cycle());
-    let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
-    assert!(world.scripts_run() - asked <= looks);
-    // A handle without `cached` does not change that: the client still caches after a use by a cached handle.
+    let checks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
+    assert!(world.scripts_run() - asked <= checks);
+    // The use of a handle without `cached` must not end caching for cached handles.
     assert!(client.get_lock("stock").is_locked().is_ok());
     assert_cached_after(cycle, || world.is_free("stock"));
 });
 
-scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
+scenario!(a_caching_client_notices_a_forced_release_within_50_ms, |world| {
     let (keeper, other) = (client(world), client(world));
     let lock = cached_lock(world, &keeper, "stock");
     for _ in 0..10 {
         use_until_held(world, &lock);
         let begun = now();
         let theirs = other.get_lock("stock");
-        // Another thread acquires the lock and loses it later: a loss changes a thread's owner number, and
-        // this thread needs its number to find the cached hold.
+        // A loss changes a thread's owner number. This thread needs its number to find the cached hold, so
+        // another thread acquires and loses the lock.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             theirs.lock().unwrap();
         });
-        // The recall arrives over another connection than the answer to the forced release, perhaps later.
+        // The recall comes over another connection, so it may arrive after the answer to the forced release.
         let is_asked_for = || !lock.try_lock().unwrap() || lock.unlock().is_err();
         assert!(eventually(LONG, is_asked_for), "no loss was noticed while two clients held the lock");
         let took = begun.elapsed();
@@ -195,7 +193,7 @@ scenario!(an_unlocked_guard_stays_lost_when_its_lock_is_reacquired, |world| {
     lock.unlock().unwrap();
 });
 
-scenario!(a_conditions_wait_frees_a_cached_lock, |world| {
+scenario!(waiting_on_a_condition_frees_a_cached_lock, |world| {
     let client = client(world);
     let (waits, tries) = (cached_lock(world, &client, "stock"), world.client().get_lock("stock"));
     for _ in 0..5 {
@@ -243,7 +241,7 @@ scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
     }
 });
 
-scenario!(a_deleted_cached_lock_is_requested_again, |world| {
+scenario!(a_cached_lock_whose_key_was_deleted_is_acquired_anew, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
     world.does(&["DEL", "stock"]);

@@ -58,7 +58,6 @@ scenario!(a_waiting_clients_queue_place_records_its_round_trip, |world| {
     assert!(far >= 3 && far > near || near == 6, "{far} and {near}");
 });
 
-// Each grant costs at most one script to acquire, one to release, and some safety polls.
 scenario!(each_release_wakes_one_of_many_waiting_clients, |world| {
     const CLIENTS: usize = 24;
     let holder = client(world).get_lock("crowd").acquire().unwrap();
@@ -115,7 +114,7 @@ scenario!(a_client_leaves_the_queue_with_its_last_waiter, |world| {
 
 // The client's request to leave the queue is lost, so the client stays in the queue. It unsubscribes, because
 // a release skips a queued client that does not listen.
-scenario!(a_client_unsubscribes_although_its_queue_removal_was_lost, |world| {
+scenario!(a_client_unsubscribes_though_its_request_to_leave_was_lost, |world| {
     let held = client(world).get_lock("lost").acquire().unwrap();
     let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
     // The first use sends the script's text, which would match the fault's filter.
@@ -146,7 +145,7 @@ fn absent(world: &World, name: &str, client: &str) {
 
 /// In a hundred rounds the first client in the queue is dead, or stopped while connected, and the second
 /// client waits behind it.
-fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
+fn waits_behind_an_absent_client(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
@@ -176,7 +175,7 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
 
 #[test]
 fn a_killed_first_waiter_does_not_delay_the_next() {
-    let took = a_hundred_times(false);
+    let took = waits_behind_an_absent_client(false);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(20), "{middle:?}");
         assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
@@ -185,7 +184,7 @@ fn a_killed_first_waiter_does_not_delay_the_next() {
 
 #[test]
 fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
-    let took = a_hundred_times(true);
+    let took = waits_behind_an_absent_client(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
         assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
@@ -273,7 +272,7 @@ scenario!(releases_by_other_programs_with_our_id_format_are_noticed, |world| {
     assert!(took[ROUNDS * 9 / 10 - 1] <= ms(50), "{took:?}");
 });
 
-/// The holder has all permissions; the waiter has those that versions before the queue needed.
+/// The holder has all permissions. The waiter lacks those for the queue, or only the one for its own channel.
 #[test]
 fn a_waiter_without_rights_to_the_queue_is_woken() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";
@@ -394,21 +393,21 @@ scenario!(a_waiter_served_locally_removes_its_clients_queue_place, |world| {
     }
 });
 
-// The plain locks of a multi-lock share one script, and each lock of another kind has its own.
+// The plain locks of a multi-lock share one script, and a fair lock has its own; both ways are tried.
 scenario!(a_multi_lock_try_acquires_locks_reserved_for_other_clients, |world| {
     let client = client(world);
-    let keep = |name: &str| {
+    let reserve = |name: &str| {
         let next = format!("leasehold_lock_next:{{{name}}}");
         let stranger = "00000000-0000-8000-8000-000000000000";
         world.run::<()>(&["SET", &next, stranger, "PX", "50"]);
     };
     for other in [client.get_lock("other"), client.get_fair_lock("fair")] {
-        keep("kept");
+        reserve("kept");
         let group = client.get_multi_lock([client.get_lock("kept"), other]);
         assert!(group.try_lock().unwrap());
         group.unlock().unwrap();
     }
-    keep("kept");
+    reserve("kept");
     assert!(client.get_lock("kept").try_lock().unwrap());
     client.get_lock("kept").unlock().unwrap();
 });

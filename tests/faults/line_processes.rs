@@ -12,7 +12,8 @@ const LEASE: Duration = Duration::from_secs(60);
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// The variable that makes this program the first process in the queue: the server's URL and the rounds.
+/// If this variable is set, the program is the first process in the queue. The value has the server's URL,
+/// the first round, and the round after the last.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
@@ -89,7 +90,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 }
 
 #[test]
-fn a_stopped_first_process_delays_other_waiters_by_one_poll() {
+fn a_stopped_first_waiters_process_delays_others_by_one_poll() {
     if works_as_first_in_queue() {
         return;
     }
@@ -101,7 +102,6 @@ fn a_stopped_first_process_delays_other_waiters_by_one_poll() {
         let mut took = Vec::new();
         for (number, held) in held.into_iter().enumerate() {
             took.extend(round(world, &waiter, number, held, || first.signal("STOP")));
-            // The resumed process reads its notification, acquires the locks, and queues for the next round.
             first.signal("CONT");
         }
         let (good, text) = first.ends_within(LONG);
@@ -111,7 +111,7 @@ fn a_stopped_first_process_delays_other_waiters_by_one_poll() {
 }
 
 #[test]
-fn a_killed_first_process_delays_other_waiters_by_one_poll() {
+fn a_killed_first_waiters_process_delays_others_by_one_poll() {
     if works_as_first_in_queue() {
         return;
     }
@@ -143,7 +143,7 @@ fn is_the_dozen() -> bool {
 /// A live client queues behind killed ones. If the lock is released soon, the live client is served at once;
 /// if not, the queue forgets the dead.
 #[test]
-fn killed_waiters_delay_nobody_and_are_forgotten() {
+fn killed_waiters_delay_no_live_waiter_and_leave_the_queue() {
     if is_the_dozen() {
         return;
     }

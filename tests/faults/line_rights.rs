@@ -42,7 +42,8 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// The first release with a waiter finds the missing permission. The next hold's id tells waiters about it.
+/// Asserts that the holder's first release with a waiter finds the missing permission, and that the id in the
+/// holder's next hold tells waiters of it.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {

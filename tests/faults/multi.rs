@@ -37,7 +37,6 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
         assert_eq!(requests(world), before + 2);
         assert!(world.lock_keys().is_empty());
     }
-    // A try that finds one lock busy costs one request too, and leaves no lock held.
     let other = world.direct();
     let held = other.get_lock("d").acquire().unwrap();
     let before = requests(world);
@@ -45,7 +44,6 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
     assert_eq!(requests(world), before + 1);
     assert_eq!(world.lock_keys(), ["d"]);
     held.unlock().unwrap();
-    // While this client holds one of the locks, a try sends no request.
     let held = client.get_lock("a").acquire_owned().unwrap();
     let before = requests(world);
     assert!(!multi.try_lock().unwrap());
@@ -53,7 +51,7 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
     held.unlock().unwrap();
 });
 
-scenario!(a_multi_lock_requests_other_kinds_and_clients_in_parallel, |world| {
+scenario!(a_multi_lock_acquires_other_kinds_and_clients_in_parallel, |world| {
     let one = client(world);
     let (first, second) = (client(world), client(world));
     let kinds: [RedisLock; 4] = [
@@ -96,7 +94,6 @@ scenario!(an_unanswered_multi_lock_grant_leaves_no_lock_held, |world| {
         assert!(error.outcome_unknown(), "{error}");
         assert_eq!(fault.hits(), 1);
         world.all_are_given_back(L);
-        // A call that waits repeats the request, and still holds each lock only once.
         let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
         let guard = multi.acquire_with(&leased(LEASE)).unwrap().unwrap();
         assert_eq!(fault.hits(), 1);
@@ -147,7 +144,7 @@ scenario!(a_multi_locks_lease_does_not_expire_counters_or_queues, |world| {
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // After a wait for the last lock, a second request prolongs the leases of the earlier locks.
+        // If the multi-lock waited for its last lock, it prolongs the leases of the earlier ones.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {
@@ -191,7 +188,7 @@ scenario!(a_multi_lock_try_times_out_on_a_silent_server, |world| {
 });
 
 // The release script fails if its first key, that of the last lock, is no hash. Then the client must go on.
-scenario!(one_overwritten_key_blocks_no_other_release_of_multi_locks, |world| {
+scenario!(a_multi_lock_releases_other_locks_despite_an_overwritten_key, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {
         let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));

@@ -4,7 +4,7 @@ use super::world::{L, P, R, T};
 use crate::support::observer::Event;
 use crate::support::prelude::*;
 
-scenario!(an_operators_deletion_is_reported_as_a_loss, |world| {
+scenario!(a_lock_key_removed_by_an_operator_is_reported_lost, |world| {
     let ways: [&[&str]; 6] = [
         &["DEL", "lock"],
         &["UNLINK", "lock"],
@@ -42,7 +42,6 @@ scenario!(a_reentry_of_a_deleted_lock_is_a_new_hold, |world| {
     let lock = client.get_fenced_lock("re-entered");
     let outer = lock.acquire().unwrap();
     let middle = lock.acquire().unwrap();
-    // The lock is free on the server, but this thread still believes that it holds the lock.
     world.does(&["DEL", "re-entered"]);
     let new = lock.acquire().unwrap();
     world.assert_held("re-entered", new.owner(), 1);
@@ -52,7 +51,6 @@ scenario!(a_reentry_of_a_deleted_lock_is_a_new_hold, |world| {
     assert!(outer.unlock().unwrap_err().is_lost());
     throughout(T, || world.fields("re-entered").len() == 1);
     world.assert_held("re-entered", new.owner(), 1);
-    // Another owner acquires the deleted lock, so this thread must not re-enter it.
     world.does(&["DEL", "re-entered"]);
     let theirs = other.get_fenced_lock("re-entered").acquire().unwrap();
     assert!(!lock.try_lock().unwrap());
@@ -75,7 +73,6 @@ scenario!(a_persisted_lock_gets_an_expiry_again, |world| {
     let begun = now();
     comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
     throughout(L, || guard.check().is_ok());
-    // An operator removes the expiry between two levels. Neither release leaves a key without expiry.
     let inner = client.get_lock("persisted").acquire().unwrap();
     world.does(&["PERSIST", "persisted"]);
     inner.unlock().unwrap();
@@ -111,7 +108,6 @@ scenario!(lock_calls_leave_other_programs_hash_fields_unchanged, |world| {
     assert_eq!(world.fields("foreign"), before);
     assert!(world.ttl("foreign") > 0);
     world.does(&["DEL", "foreign"]);
-    // The operator replaces the hold count by text that is no count.
     lock.lock_with_lease(Duration::from_secs(5)).unwrap();
     let owner = client.current_owner().to_string();
     for nonsense in ["abc", "1.5", "9223372036854775808", "-1", ""] {
@@ -120,8 +116,7 @@ scenario!(lock_calls_leave_other_programs_hash_fields_unchanged, |world| {
         assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
         assert_eq!(world.fields("foreign")[&owner], nonsense);
     }
-    // A release writes the new hold count instead of decrementing the stored one, so a stored count that is
-    // no number does no harm.
+    // A release writes the new hold count, so a stored count that is no number does no harm.
     lock.unlock().unwrap();
     assert!(world.is_free("foreign"));
 });

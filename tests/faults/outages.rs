@@ -23,8 +23,8 @@ struct Outcome {
     with_time_kept: usize,
     kept: usize,
     connections: u64,
-    told: usize,
-    most_told_of_one: usize,
+    failures_reported: usize,
+    most_reports_of_one: usize,
 }
 
 impl Outage {
@@ -74,7 +74,7 @@ impl Outage {
         let back = now();
         let left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
         let connections = world.proxy.accepted() - before;
-        // The machine's stalls are summed until the last hold that was not renewed has ended.
+        // `enough` needs the length of the stalls up to the end of each hold that was not renewed.
         let mut stood_still = Vec::new();
         let last = left.iter().max().copied().unwrap_or_default();
         while back.elapsed() <= last {
@@ -105,8 +105,8 @@ impl Outage {
             with_time_kept: with_time.iter().filter(|kept| **kept).count(),
             kept: kept.iter().filter(|kept| **kept).count(),
             connections,
-            told: told.len(),
-            most_told_of_one: told.chunk_by(|one, other| one == other).map(<[_]>::len).max().unwrap_or(0),
+            failures_reported: told.len(),
+            most_reports_of_one: told.chunk_by(|one, other| one == other).map(<[_]>::len).max().unwrap_or(0),
         };
         world.proxy.delay_replies(Duration::ZERO);
         client.shutdown().unwrap();
@@ -124,7 +124,7 @@ scenario!(holds_with_half_a_second_left_survive_an_outage, |world| {
         // The client tries to connect five times a second, and one try was under way at the beginning.
         let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
         assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
-        assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
+        assert!(outcome.most_reports_of_one <= 5, "{outcome:?}");
     }
 });
 
@@ -151,7 +151,7 @@ fn the_outage_figures_are_printed_if_requested() {
 /// The maximum delay between the end of a hold's window and the report of its loss.
 const SOON: Duration = ms(60);
 
-fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl FnOnce()) {
+fn assert_loss_reported_at_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl FnOnce()) {
     let asked = now();
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     let (lost, had) = (guard.lost(), now());
@@ -168,13 +168,13 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
 scenario!(a_loss_is_reported_while_requests_hang, |world| {
     let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
     let renewed = client.get_lock("renewed").acquire_owned().unwrap();
-    // The renewal is due after a second, and hangs because the server is stopped.
-    told_at_its_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
+    // The renewal of `renewed` is due after a second, and hangs because the server is stopped.
+    assert_loss_reported_at_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
     world.server.cont();
     drop((renewed, client));
-    // The try times out after a second, and its clean-up hangs as well.
+    // The try of `doubt` times out after a second, and its clean-up hangs too.
     let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
-    told_at_its_end(&client.get_lock("ends"), ms(1_500), || {
+    assert_loss_reported_at_end(&client.get_lock("ends"), ms(1_500), || {
         world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
         let client = client.clone();
         drop(call(move || client.get_lock("doubt").try_lock()));
@@ -182,7 +182,7 @@ scenario!(a_loss_is_reported_while_requests_hang, |world| {
 });
 
 scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
-    // The next hold's lease outlasts the test, and is shorter than the lease that a late renewal would set.
+    // The next hold's lease is shorter than the lease that a late renewal sets, so such a renewal shows.
     let (client, lease) = (world.builder().lease(KEPT).build().unwrap(), KEPT / 2);
     let lock = client.get_lock("under-way");
     for is_repeated in [false, true] {

@@ -1,4 +1,4 @@
-//! A late request touches no later hold, because each owner number (that in an owner `client:number`) is used
+//! A late request touches no later hold, because each owner number (the number in `client:number`) is used
 //! once. A resumed holder knows that it lost the lock.
 
 use leasehold::Error;
@@ -30,7 +30,7 @@ scenario!(a_release_arriving_after_the_next_acquire_ends_no_hold, |world| {
 });
 
 scenario!(a_failed_unlock_arriving_late_ends_no_later_hold, |world| {
-    // Without retries the unlock is sent once and fails.
+    // With so short a retry time-out, the unlock sends only one request.
     let client = world.builder().retry_timeout(ms(1)).build().unwrap();
     let lock = client.get_lock("given-up");
     lock.lock_with_lease(LEASE).unwrap();
@@ -59,7 +59,7 @@ scenario!(a_late_acquire_touches_no_later_hold, |world| {
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
     lock.lock_with_lease(LEASE).unwrap();
     let owner = client.current_owner();
-    // The server has not seen the attempt, so the client goes on repeating the clean-up.
+    // The client repeats the clean-up until the attempt arrives. The new hold must stay.
     world.stays_held(2 * T, "attempt", owner, 1);
     world.arrives(&fault);
     world.stays_held(ms(100), "attempt", owner, 1);
@@ -105,7 +105,7 @@ scenario!(an_inner_unlock_arriving_late_lowers_no_later_holds_count, |world| {
     assert!(world.is_free("partial"));
 });
 
-scenario!(a_release_sent_before_a_reset_ends_no_later_hold, |world| {
+scenario!(a_release_sent_before_a_disconnect_ends_no_later_hold, |world| {
     // This proxy aborts connections near the client. Bytes that have passed it still reach the server.
     let near = Proxy::to(world.proxy.address());
     let client = world.builder_to(&near.url()).build().unwrap();
@@ -246,7 +246,7 @@ fn hold_until_stopped(url: &str) {
     let mut last = now();
     let outcome = loop {
         let this = now();
-        // After a stop, this check may run before any thread of the library.
+        // After a stop, this check may run before any thread of the library, and must find the loss itself.
         let outcome = guard.check();
         if outcome.is_err() || this - last > 2 * L {
             break outcome;
@@ -259,7 +259,6 @@ fn hold_until_stopped(url: &str) {
     shout(&format!("WROTE {}", write(&mut store, fence, "after")));
     let expired = guard.unlock().unwrap_err();
     shout(&format!("UNLOCKED {:?}", expired.not_held()));
-    // Later the former holder competes like any other client.
     shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
     client.shutdown().unwrap();
 }
@@ -282,7 +281,6 @@ fn a_resumed_holder_knows_its_loss_and_its_write_fails() {
     beside_a_holder("owners::a_resumed_holder_knows_its_loss_and_its_write_fails", |world, holder| {
         let url = world.server.url();
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
-        // A stop that is shorter than the lease loses nothing.
         holder.signal("STOP");
         let_pass(L / 3, "while the holder is stopped");
         holder.signal("CONT");

@@ -48,7 +48,7 @@ scenario!(a_fair_waiter_woken_by_a_stray_message_keeps_waiting, |world| {
 });
 
 // A Java writer that keeps a read lock notifies no waiting readers.
-scenario!(a_downgrade_without_a_message_is_found_by_polling, |world| {
+scenario!(polling_finds_javas_downgrade_from_write_to_read_lock, |world| {
     let client = world.client();
     let writer = format!("{JAVA}:write");
     world.does(&["HSET", "quiet", "mode", "write", &writer, "1", JAVA, "1"]);
@@ -110,7 +110,7 @@ scenario!(malformed_messages_do_not_end_a_wait, |world| {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 });
 
-// When Java deletes a latch, it publishes a new count.
+// Java's delete of a latch publishes 1, the message for a new count.
 scenario!(a_latch_deleted_by_redisson_opens_for_our_waiters, |world| {
     let client = world.client();
     world.does(&["SET", "deleted", "3"]);
@@ -124,8 +124,9 @@ scenario!(a_latch_deleted_by_redisson_opens_for_our_waiters, |world| {
     waiter.returns_within(deleted, ms(50), "going on");
 });
 
-// Java's multi-lock sets the expiry of all keys of a lock: of a fence's counter and a fair lock's queue too.
-scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
+// Java's multi-lock also sets the expiry of a fence's counter and of a fair lock's queue, so both may vanish
+// while the lock is used.
+scenario!(waiters_and_tokens_survive_expired_queue_and_counter_keys, |world| {
     let client = world.client();
     let fenced = client.get_fenced_lock("multi");
     let first = fenced.lock_and_get_token().unwrap();
@@ -159,9 +160,7 @@ scenario!(a_lock_without_expiry_counts_as_busy, |world| {
     world.does(&["DEL", "endless"]);
 });
 
-// This scenario is from Redisson's tests of renewals: the server restarts without data while the lock is
-// held.
-scenario!(holds_after_a_lost_read_write_lock_are_renewed, |world| {
+scenario!(read_write_holds_after_a_server_data_loss_are_renewed, |world| {
     let client = world.client();
     let halves =
         || [client.get_read_write_lock("r").read().clone(), client.get_read_write_lock("w").write().clone()];
@@ -189,7 +188,7 @@ scenario!(holds_after_a_lost_read_write_lock_are_renewed, |world| {
     let_pass(SLACK, "so that what was sent has arrived");
 });
 
-scenario!(all_keys_of_a_kind_use_the_mapped_name, |world| {
+scenario!(all_keys_of_each_kind_use_the_mapped_name, |world| {
     let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
     let held = world.direct().get_fair_lock("k:mapped").acquire().unwrap();
     let waiter = call(turn(client.get_fair_lock("k")));

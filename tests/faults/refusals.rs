@@ -32,7 +32,7 @@ fn a_changed_password_loses_no_hold() {
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
         await_renewal(&guard);
-        // After a refused login, calls get the same error for 50 ms, and renewals try again at once.
+        // Calls repeat a refused login's error for 50 ms, so `is_locked` may fail a few times first.
         comes_within(now(), R, "the way in", || client.get_lock("kept").is_locked().is_ok());
         guard.unlock().unwrap();
     });
@@ -95,7 +95,6 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
-        // One address never answers, one closes each connection, and no server listens at the third.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let (hanging_up, nobody) = (talking(drop), Port::claim());
         let nobody = (Ipv4Addr::LOCALHOST, nobody.number()).into();

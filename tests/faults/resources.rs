@@ -8,7 +8,7 @@ use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
 
-scenario!(a_drop_in_a_panic_neither_panics_nor_blocks, |world| {
+scenario!(a_guard_dropped_in_a_panic_neither_panics_nor_blocks, |world| {
     let client = world.client();
     let begun = catch_unwind(AssertUnwindSafe(|| {
         let _guard = client.get_lock("hangs").acquire_with(&leased(L)).unwrap().unwrap();
@@ -23,7 +23,7 @@ scenario!(a_drop_in_a_panic_neither_panics_nor_blocks, |world| {
     world.is_given_back("hangs", L);
 });
 
-scenario!(a_leaked_guard_ends_with_its_thread, |world| {
+scenario!(a_leaked_guards_lock_is_freed_after_its_thread_ends, |world| {
     let (client, seen) = world.watched();
     elsewhere(|| {
         let guard = client.get_lock("leaked").acquire().unwrap();
@@ -63,7 +63,7 @@ scenario!(shutdown_frees_locks_connections_and_threads_despite_living_clones, |w
     client.shutdown().unwrap();
 });
 
-scenario!(a_pool_of_one_serves_many_threads, |world| {
+scenario!(a_pool_of_one_connection_serves_many_threads, |world| {
     let client = world.builder().pool_size(1).command_timeout(LONG).build().unwrap();
     let done = AtomicUsize::new(0);
     side_by_side(0..64, |number| {

@@ -34,7 +34,7 @@ scenario!(a_long_server_stop_loses_the_hold, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
     let_pass(L, "so that the server finds every lease over");
     world.server.cont();
-    // The server runs the buffered renewals now.
+    // The server runs the buffered renewals now. They must not revive the hold.
     throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
     assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     let again = client.get_lock("frozen").acquire().unwrap();
@@ -81,7 +81,6 @@ fn waits_and_renewals_continue_after_a_blocking_script_ends() {
 }
 
 scenario!(flushed_scripts_cause_no_error, |world| {
-    // The time-out is long, because a late answer on a busy machine is no fault of the scripts.
     let client = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
     let clients = [client(), client()];
     let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -125,7 +124,7 @@ scenario!(flushed_scripts_cause_no_error, |world| {
 const LONG_RUN: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_restart_with_data_keeps_holds() {
+fn a_server_restart_with_data_loses_no_hold() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         let seen = crate::support::observer::Seen::default();
@@ -146,7 +145,7 @@ fn a_restart_with_data_keeps_holds() {
     });
 }
 
-scenario!(tokens_grow_after_a_restart_without_data, |world| {
+scenario!(fencing_tokens_grow_after_a_server_restart_without_data, |world| {
     let (client, seen) = world.watched();
     let other = world.direct();
     let lock = client.get_fenced_lock("forgotten");
@@ -178,7 +177,7 @@ scenario!(tokens_grow_after_a_restart_without_data, |world| {
 const NOTICED: Duration = ms(300);
 
 // No renewal is due for long, so only the end of the connections makes the client check its holds.
-scenario!(ended_connections_reveal_an_empty_server, |world| {
+scenario!(a_client_whose_connections_end_notices_the_servers_data_loss, |world| {
     for url in [world.server.url(), world.proxy.url()] {
         let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
         // This hold opens all connections before the test.
@@ -222,7 +221,7 @@ fn calls_wait_for_a_server_that_loads_its_data() {
             .while_loading()
     };
     scenario_on(slow, |world| {
-        // However late the answer comes, the error must say that the server is loading.
+        // The time-outs are long, so that the error is about loading even if the answer comes late.
         let unhurried =
             |builder: ClientBuilder| builder.retry_timeout(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
@@ -314,8 +313,7 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The dropped guard's release is sent before this acquire, and may be repeated after it. The release
-        // must not end the new hold.
+        // The dropped guard's release may be repeated after this acquire, and must not end the new hold.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was reported");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
@@ -330,11 +328,11 @@ scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropp
 ));
 
 #[test]
-fn after_a_restart_dropped_guards_still_release() {
+fn after_a_server_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        // Semaphores are left out: the restart may lose the request that deletes a change's record, which
-        // then stays for minutes.
+        // The last two kinds, with permits, are left out: the restart may lose the deletion of a change's
+        // record, which would then stay for minutes.
         each_dropped_guard_is_released(world, 7, |world, client| {
             world.server.kill();
             world.server.restart();

@@ -92,7 +92,6 @@ scenario!(a_failed_try_with_lost_grant_reply_leaves_no_hold, |world| {
         assert_every_hash_has_a_ttl(&world.server);
         // The lock is freed as soon as the server answers again, long before its lease ends.
         comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(lock.name()));
-        // The same thread gets a new hold, and not a second level on the lost grant.
         lock.lock().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
         lock.unlock().unwrap();

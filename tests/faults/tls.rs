@@ -27,7 +27,6 @@ fn url(world: &World) -> String {
 }
 
 fn builder(world: &World) -> leasehold::ClientBuilder {
-    // A handshake takes long on a busy machine.
     world.builder_to(&url(world)).connect_timeout(CONNECT).tls_ca(world.server.ca())
 }
 
@@ -82,7 +81,6 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
             assert_eq!(error.kind(), ErrorKind::Tls, "{what}: {}", texts(&error));
             assert!(!error.is_retryable() && error.to_string().contains(says), "{what}: {error}");
         }
-        // Unreadable files are refused before the client connects.
         let before = world.proxy.accepted();
         for file in ["/nowhere/ca.crt", "/dev/null"] {
             let error = builder(world).tls_ca(file).build().unwrap_err();

@@ -100,7 +100,7 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // The clients' recalls of each other's cached lock suspend `cached`, so time slices save requests.
+        // Each client's recalls suspend `cached` for the other, so only time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();
@@ -139,7 +139,8 @@ scenario!(a_client_that_shuts_down_under_contention_frees_the_lock, |world| {
     }
 });
 
-/// The variable that makes this program the process that exits: the server's address and the way to exit.
+/// If this variable is set, the program is the process that exits. The value has the server's URL and the way
+/// to exit.
 const EXITS: &str = "LEASEHOLD_EXITS";
 
 /// In the exiting process, exits just after releasing a lock that its client caches.
@@ -187,7 +188,7 @@ fn exits() {
     }
 }
 
-/// With musl, `exit` runs no destructors of thread-locals.
+/// With musl, `exit` runs no destructors of thread-locals, so no cached lock is freed there.
 #[cfg(not(target_env = "musl"))]
 #[test]
 fn a_process_exit_frees_cached_locks() {

@@ -63,7 +63,7 @@ scenario!(a_release_before_the_subscription_is_noticed, |world| {
     }
 });
 
-scenario!(a_lost_message_costs_one_poll, |world| {
+scenario!(a_waiter_that_misses_the_message_acquires_within_one_poll, |world| {
     let (client, other) = (world.client(), world.direct());
     for is_half_open in [false, true] {
         let held = other.get_lock("lost").acquire().unwrap();
@@ -120,13 +120,13 @@ scenario!(a_lock_without_expiry_is_polled, |world| {
     within(begun, ms(300) + T, "a wait");
     let waiter = call(turn(lock));
     world.await_subscription("endless");
-    // An operator's DEL publishes nothing.
+    // An operator's DEL publishes nothing, so the waiter must poll.
     world.does(&["DEL", "endless"]);
     let deleted = now();
     waiter.returns_within(deleted, P, "taking over");
 });
 
-scenario!(a_thousand_waiters_share_two_connections_and_are_all_served, |world| {
+scenario!(a_thousand_waiters_use_few_connections_and_are_all_served, |world| {
     const WAITERS: usize = 1000;
     const POOL: u32 = 4;
     let client = world.builder_to(&world.server.url()).pool_size(POOL).build().unwrap();
@@ -198,7 +198,7 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
     world.is_given_back("herd", L);
 });
 
-// Clients subscribe over a connection of its own. If the server does not read it, only wake-ups are missing.
+// SUBSCRIBE goes over a separate connection. If the server does not read it, only wake-ups may suffer.
 scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
@@ -265,7 +265,6 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     in_vain
 }
 
-// A release notifies the first waiters in the queue. Redisson's release notifies all waiters.
 scenario!(forty_clients_waiting_for_permits_send_few_failing_requests, |world| {
     const CLIENTS: usize = 40;
     // The long time-out prevents repeated requests on a busy machine.

@@ -17,10 +17,10 @@ pub(crate) const L: Duration = ms(1500);
 pub(crate) const R: Duration = ms(500);
 pub(crate) const T: Duration = ms(400);
 pub(crate) const P: Duration = ms(1200);
-/// The lease of a hold that outlasts a failed renewal, also on a busy machine.
+/// A lease long enough to outlast a failed renewal, also on a busy machine.
 pub(crate) const KEPT: Duration = ms(6000);
 pub(crate) const PATIENCE: Duration = ms(3000);
-/// The time-out of a connect where no request waits. It is generous, because no promise depends on it.
+/// Connect time-out; generous, because no promise depends on it.
 pub(crate) const CONNECT: Duration = ms(15_000);
 
 /// The prefix of keys that a test keeps beside its locks.
@@ -59,7 +59,7 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
 
-/// As `play`, where a request that the kernel delivers late may hold a lock for up to `longest`.
+/// As `play`, for tests in which a request that arrives late may lock for up to `longest`.
 pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: impl FnOnce(&mut World)) {
     watch_for_stalls();
     let mut world = World { proxy: Proxy::before(&server), server };
@@ -67,7 +67,7 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
     assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
     let baseline = Baseline::take(&world.server).alone();
     body(&mut world);
-    // A connection through which no more bytes pass ends at the proxy only after the library closes it.
+    // The client itself must close its connections: check that before the proxy closes any.
     let mut open = 0;
     let closed = eventually(LONG, || {
         open = world.open_connections();
@@ -89,13 +89,13 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
 pub(crate) const ENTRIES: &str = "leasehold_client:";
 
 impl World {
-    /// Loads all scripts, so that a fault that is meant for a script meets a script that runs.
+    /// Loads all scripts; otherwise a fault could hit an EVALSHA that the server answers by NOSCRIPT.
     fn warm_up(&self) {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
         };
         let locks = [client.get_lock("warm-up"), client.get_token_lock("warm-up-token")];
-        // On a busy machine this short lease may expire before a renewal, and then this is tried again.
+        // On a busy machine this short lease may expire before its renewal, so failures are repeated.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
             let least = || guards[0].remaining().min(guards[1].remaining());
@@ -286,8 +286,8 @@ impl World {
     }
 }
 
-/// Whether the owner belongs to this client. The fifteenth character of an id says whether the client may use
-/// the wait queue, and may change.
+/// Whether the owner belongs to this client. The comparison skips the id's fifteenth character, which changes
+/// if the client may no longer use the wait queue.
 fn is_of(owner: &str, client: &LockClient) -> bool {
     let id = client.id().to_string();
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")

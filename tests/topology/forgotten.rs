@@ -14,7 +14,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 
 /// The number of last grants of each thread that the test checks. Older grants have reached the replicas.
 const LOOKED_AT: usize = 400;
-/// The number of grants that the replicas miss, of clients that wait for no replica.
+/// While the replicas lag, clients that wait for no replica are granted this many locks.
 const MISSED: usize = 600;
 
 /// Stopped replicas, which will drop their link before they read what they missed.

@@ -16,8 +16,7 @@ use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::server::{Port, RedisServer, default_server};
 use crate::support::{calls, random};
 
-/// The lease, and the tenth of it that a server has to answer, are long, because a busy machine must not look
-/// like a silent server.
+/// The lease and the node time-out are long, so that a busy machine does not look like a silent server.
 const LEASE: Duration = ms(4000);
 const NODE_TIMEOUT: Duration = ms(400);
 
@@ -176,7 +175,7 @@ test_on!(two_urls_of_one_server_are_refused, alone(), Nodes::start(3), |nodes| {
     builder().redlock(nodes.urls()).build().unwrap();
 });
 
-test_on!(a_member_of_a_cluster_is_refused, alone(), Nodes::start(2), |nodes| {
+test_on!(redlock_refuses_a_cluster_member_as_a_server, alone(), Nodes::start(2), |nodes| {
     let member = RedisServer::builder(nodes.servers[0].binary()).config("cluster-enabled yes").start();
     let urls = [nodes.servers[0].url(), nodes.servers[1].url(), member.url()];
     let error =
@@ -212,11 +211,11 @@ test_on!(redlock_sends_each_server_one_request_per_acquire_or_release, alone(), 
     let before = asked();
     (0..50).for_each(|_| takes_and_gives_back(&lock));
     let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
-    // The server also counts the INFO command that reads the count.
+    // 50 acquires, 50 releases, and the INFO command that reads the count.
     assert_eq!(each, [101; 5]);
 });
 
-test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
+test_on!(a_list_shows_each_lock_once_despite_one_failed_server, alone(), Nodes::start(3), |mut nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     let listed = |pattern: &str| {
         let locks: Result<Vec<_>, _> = other.list(pattern).collect();
@@ -226,7 +225,7 @@ test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
             names
         })
     };
-    // One of these servers is asked first, and the other last.
+    // A list asks server 0 first and server 2 last. Either may lack the data.
     for at in [0, 2] {
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =
@@ -234,7 +233,6 @@ test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
         let guards: Vec<_> =
             names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
         assert_eq!(listed(&pattern).unwrap(), names);
-        // The server first lacks the other servers' data, and is then killed.
         nodes.restart_empty(at);
         comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
         nodes.servers[at].kill();
@@ -271,7 +269,6 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
         let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
         nodes.is_given_back(&name, &running);
     }
-    // After their restart the servers are used as before.
     nodes.servers[1].restart();
     nodes.servers[2].restart();
     let name = fresh("again");
@@ -280,7 +277,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
+test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nodes::start(5), |nodes| {
     // The node time-out is less than a tenth of this lease, so it alone limits a request.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
@@ -292,7 +289,7 @@ test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
         let first = begun.elapsed();
         lock.unlock().unwrap();
         assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
-        // From now on the client does not wait for these servers any more.
+        // The client has learned that these servers hang, and no longer waits for them.
         let begun = now();
         let later: Vec<Duration> = (0..20)
             .map(|_| {
@@ -313,7 +310,7 @@ test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
     nodes.assert_nothing_left(lock.name());
 });
 
-test_on!(a_missing_majority_fails_in_time, alone(), Nodes::start(5), |mut nodes| {
+test_on!(calls_without_a_majority_fail_in_time, alone(), Nodes::start(5), |mut nodes| {
     // The lease is long, so that no leftover grant expires during the test.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
@@ -337,14 +334,13 @@ test_on!(a_missing_majority_fails_in_time, alone(), Nodes::start(5), |mut nodes|
     // The client's retry time-out is two seconds.
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
-    // The client has undone the grants of these two servers.
     nodes.is_given_back(&name, &[3, 4]);
     nodes.servers[2].cont();
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
     lock.unlock().unwrap();
 });
 
-test_on!(an_absent_minority_joins_later, alone(), Nodes::start(5), |mut nodes| {
+test_on!(a_minority_that_is_down_at_first_joins_later, alone(), Nodes::start(5), |mut nodes| {
     nodes.servers[3].kill();
     nodes.servers[4].kill();
     let (teller, told) = teller();
@@ -358,7 +354,7 @@ test_on!(an_absent_minority_joins_later, alone(), Nodes::start(5), |mut nodes| {
 });
 
 // One server refuses the client's password, and another is a replica that refuses all changes.
-test_on!(an_unusable_minority_joins_later, alone(), Nodes::start(5), |nodes| {
+test_on!(a_minority_that_refuses_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
     let set = |at: usize, command: &[&str]| {
         redis::cmd(command[0]).arg(&command[1..]).exec(&mut nodes.servers[at].admin()).unwrap();
     };
@@ -384,7 +380,7 @@ test_on!(an_unusable_minority_joins_later, alone(), Nodes::start(5), |nodes| {
     fails(nodes.builder().build(), ErrorKind::Authentication);
 });
 
-test_on!(a_hanging_minority_joins_later, alone(), Nodes::start(5), |nodes| {
+test_on!(a_minority_that_hangs_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
     let limit = LONG * 3;
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].stop());
     let begun = now();
@@ -407,7 +403,7 @@ test_on!(building_a_client_without_a_majority_fails, alone(), Nodes::start(1), |
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
 });
 
-test_on!(key_names_may_differ_between_servers, alone(), Nodes::start(3), |nodes| {
+test_on!(key_names_of_a_redlock_may_differ_between_servers, alone(), Nodes::start(3), |nodes| {
     let urls = nodes.urls();
     let given = [
         RedlockNode::new(&urls[0]),
@@ -454,7 +450,6 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
     (0..3).for_each(|at| nodes.servers[at].restart());
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
-    // The servers that still have the old hold must remove it.
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
     takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -463,8 +458,8 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
 /// The lease of tests in which servers are stopped or killed for longer than that.
 const BRIEF: Duration = ms(3000);
 
-/// A lock that was restored on a server counts there from the next renewal on. This waits for two renewals,
-/// because one may already be running.
+/// The client counts a server with a restored lock only from the next renewal on. This waits for two
+/// renewals, because one may already be running.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());
@@ -487,11 +482,10 @@ test_on!(a_returning_server_gets_the_hold_restored, alone(), Nodes::start(3), |n
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(restarting_five_empty_servers_in_turn_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
+test_on!(restarting_each_of_five_servers_empty_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
-    // Some holds have several levels.
     let reentered = fresh("levels");
     let lock = client.get_lock(&reentered);
     lock.lock().unwrap();
@@ -546,7 +540,7 @@ test_on!(a_hold_forced_off_during_a_restore_stays_lost, alone(), Nodes::start(3)
     }
 });
 
-test_on!(two_jumping_clocks_lose_no_hold, alone(), Nodes::with_movable_clocks(), |nodes| {
+test_on!(jumping_clocks_of_two_servers_lose_no_hold, alone(), Nodes::with_movable_clocks(), |nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     for offset_s in [40, -3600] {
         for jumping in [&[0][..], &[1, 2]] {
@@ -554,7 +548,6 @@ test_on!(two_jumping_clocks_lose_no_hold, alone(), Nodes::with_movable_clocks(),
             let guard = client.get_lock(&name).acquire_owned().unwrap();
             jumping.iter().for_each(|at| nodes.servers[*at].move_clock(offset_s));
             if offset_s > 0 {
-                // On the servers whose clocks jump, the lease expires at once.
                 comes_true_within(LONG, || nodes.holders(&name, jumping).iter().all(Option::is_none));
             }
             // At least one renewal comes within this time.
@@ -568,12 +561,11 @@ test_on!(two_jumping_clocks_lose_no_hold, alone(), Nodes::with_movable_clocks(),
     }
 });
 
-// The counter-example: a, b and c grant, c loses its data, and c, d and e grant again. Neither servers nor
-// clients can prevent that, so the resource refuses the older holder by its fence.
+// The counter-example: servers a, b and c grant, c loses its data, and c, d and e grant again. Neither
+// servers nor clients can prevent that, so the resource refuses the older holder by its fence.
 test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut nodes| {
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
-    // One client reaches a, b and c. The other reaches c, d and e.
     let reaching = |away: [usize; 2], nodes: &Nodes| {
         let proxies: BTreeMap<usize, Proxy> =
             away.iter().map(|at| (*at, Proxy::before(&nodes.servers[*at]))).collect();
@@ -595,10 +587,8 @@ test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut 
     );
     nodes.restart_empty(2);
     let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
-    // Now two clients hold the lock, and neither can know it.
     first.check().unwrap();
     second.check().unwrap();
-    // The resource refuses tokens that are older than the newest.
     let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
@@ -623,7 +613,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     Some((nodes, proxies, client))
 }
 
-test_on!(a_late_grant_of_all_servers_is_undone, alone(), behind_proxies(3), |(nodes, proxies, client)| {
+test_on!(a_late_grant_of_a_majority_is_undone, alone(), behind_proxies(3), |(nodes, proxies, client)| {
     let name = fresh("late");
     let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
     let begun = now();
@@ -668,7 +658,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     nodes.assert_nothing_left(&name);
 }
 
-test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| {
+test_on!(a_late_release_does_not_end_the_next_hold, alone(), Nodes::start(3), |nodes| {
     let proxy = Proxy::before(&nodes.servers[0]);
     let urls = [proxy.url(), nodes.servers[1].url(), nodes.servers[2].url()];
     let client = builder().lease(Duration::from_secs(20)).redlock(urls).build().unwrap();
@@ -680,7 +670,8 @@ test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| 
     lock.unlock().unwrap();
     assert_ne!(client.current_owner(), before, "the number is still in use");
     fault.release();
-    // Where the release was late, the key of the earlier hold may still exist.
+    // The server that gets the late release may still have the earlier hold, so the thread tries until all
+    // servers have the new one.
     let all_agree = || nodes.all_agree(&name, &[0, 1, 2]);
     comes_true_within(LONG, || {
         lock.lock().unwrap();

@@ -6,7 +6,7 @@ use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
 use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
 
-const GIVEN: Duration = ms(150);
+const ACK_TIMEOUT: Duration = ms(150);
 /// How late a busy server may answer, which is well below the command time-out.
 const LATE: Duration = ms(1_000);
 
@@ -74,28 +74,28 @@ fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
 }
 
 test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
-    let client = servers.options().require_replicas(2, GIVEN).build().unwrap();
+    let client = servers.options().require_replicas(2, ACK_TIMEOUT).build().unwrap();
     for lock in &kinds(&client, "short") {
         let begun = now();
         let error = lock.try_lock().unwrap_err();
-        assert!(begun.elapsed() >= GIVEN);
-        within(begun, GIVEN + LATE, "being refused");
+        assert!(begun.elapsed() >= ACK_TIMEOUT);
+        within(begun, ACK_TIMEOUT + LATE, "being refused");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error:?}");
         assert!(error.to_string().contains(" of 2 replicas"), "{error}");
         assert!(!exists(&servers.master, lock.name()), "{} was left behind", lock.name());
         let begun = now();
         assert!(lock.try_lock_for(ms(400)).is_err());
-        within(begun, ms(400) + GIVEN + LATE, "a wait that ends without replicas");
+        within(begun, ms(400) + ACK_TIMEOUT + LATE, "a wait that ends without replicas");
     }
 });
 
 /// From Redis 7.2 on, WAIT returns at once on a connection without writes, so the client must write first.
 #[test]
-fn grants_on_each_server_wait_for_a_stopped_replica() {
+fn no_server_version_grants_while_the_required_replica_is_stopped() {
     for binary in matrix() {
         let servers = Servers::start_of(binary, 1, &[]);
-        let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
+        let client = servers.options().require_replicas(1, ACK_TIMEOUT).build().unwrap();
         let names: Vec<String> = (0..8).map(|number| format!("stopped:{number}")).collect();
         let all_at_once = || {
             let attempt = |name: &String| client.get_lock(name).try_lock();
@@ -123,7 +123,7 @@ fn grants_on_each_server_wait_for_a_stopped_replica() {
     }
 }
 
-test_on!(a_busy_lock_waits_for_no_replica, Servers::start(1), |servers| {
+test_on!(a_try_on_a_busy_lock_waits_for_no_replica, Servers::start(1), |servers| {
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let other = servers.options().build().unwrap();
     let held = other.get_lock("busy").acquire().unwrap();
@@ -153,7 +153,7 @@ test_on!(a_lock_handed_over_locally_is_on_the_replica, Servers::start(1), |serve
     });
 });
 
-/// Grants that are written to disks: the server's own, and a replica's.
+/// A durable grant is on the disk of the server, or also on that of a replica, before the call returns.
 #[test]
 fn durable_grants_wait_for_the_append_only_file() {
     for binary in matrix() {
@@ -169,7 +169,7 @@ fn durable_grants_wait_for_the_append_only_file() {
             assert!(lock.try_lock().unwrap(), "{}", lock.name());
             lock.unlock().unwrap();
         }
-        // The replica writes no file.
+        // The replica writes no append-only file, so it acknowledges no grant as durable.
         let error = build(1, 1).unwrap().get_lock("durable").try_lock().unwrap_err();
         assert!(error.to_string().contains("0 of 1 of its replicas"), "{error}");
         assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::Busy, false));
@@ -208,7 +208,7 @@ fn with_sentinels_a_grant_waits_for_one_replica_by_default() {
         assert!(careless.get_lock("stopped").try_lock().unwrap());
         careless.get_lock("stopped").unlock().unwrap();
         assert!(told.is_empty());
-        // The master drops replicas that do not answer.
+        // The master drops replicas that do not answer. Without replicas a grant waits for none.
         let alone = || lock.try_lock().is_ok_and(|granted| granted);
         assert!(eventually(LONG, alone), "the master has replicas still");
         lock.unlock().unwrap();

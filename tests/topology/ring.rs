@@ -49,7 +49,8 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|name| format!("name-{name}")).collect()
 }
 
-/// A server's keys, except its mark and the clients' entries in the directory of clients.
+/// A server's keys, except the mark (the ring's version) and the clients' entries in the directory of
+/// clients.
 fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| key != MARK && !key.starts_with("leasehold_client:"));
@@ -98,7 +99,6 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
         }
     };
     none_is_free();
-    // A client with the old list keeps and re-enters its holds for over a lease, but gets no new lock.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
@@ -123,10 +123,9 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     assert!(moved > 5, "only {moved} names moved: this shows nothing");
     assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
 
-    // A client that starts with the old list is refused, and a client with the new list works.
     fails(LockClient::builder().ring(Ring::new(two.clone())).build(), ErrorKind::StaleRing);
     assert_eq!(homes(&slow, &names, &servers), after);
-    // The move has ended, and each name belongs to one node again.
+    // This list has no `moving_from`, so the move is over, and each name belongs to one node again.
     for client in [&slow, &quick, &fresh] {
         client.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     }
@@ -139,7 +138,7 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 });
 
-test_on!(every_kind_stays_locked_after_a_move, servers(3), |servers| {
+test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     type Make = fn(&LockClient, &str) -> RedisLock;
@@ -164,7 +163,8 @@ test_on!(every_kind_stays_locked_after_a_move, servers(3), |servers| {
             // A second reader may hold the lock, but only on the node where the first one does.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
-        // A writer may also read. On the new node of the name, its read would wait for its own write.
+        // A writer may also read. But a read on the name's new node would wait for the writer's own hold on
+        // the old node.
         match holder.get_read_write_lock(of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
@@ -262,7 +262,7 @@ test_on!(fencing_tokens_keep_rising_when_a_name_moves, servers(3), |servers| {
     assert!(!keys(&servers[2]).is_empty(), "no name moved");
 });
 
-test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
+test_on!(a_hanging_ring_node_affects_only_its_names, servers(3), |servers| {
     let client = LockClient::builder()
         .lease(ms(6_000))
         .command_timeout(ms(2_000))
@@ -314,7 +314,7 @@ test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
     comes_true_within(LONG, || client.get_lock(of_the_lost).try_lock().unwrap_or(false));
 });
 
-test_on!(a_client_connects_without_one_node, servers(3), |mut servers| {
+test_on!(a_ring_client_connects_while_one_node_is_down, servers(3), |mut servers| {
     let ring = Ring::new(nodes(&servers, 0..3));
     let (everybody, names) = (client(ring.clone()), names(60));
     let homes = homes(&everybody, &names, &servers);
@@ -371,7 +371,7 @@ test_on!(a_node_down_during_a_ring_change_blocks_its_names, servers(3), |mut ser
     fails(slow.get_lock("yet another").try_lock(), ErrorKind::StaleRing);
 });
 
-test_on!(a_removed_node_is_no_longer_asked, servers(3), |mut servers| {
+test_on!(a_removed_node_is_asked_until_it_is_declared_lost, servers(3), |mut servers| {
     let three = nodes(&servers, 0..3);
     let client = client(Ring::new(three.clone()));
     let names = names(60);
@@ -389,14 +389,12 @@ test_on!(a_removed_node_is_no_longer_asked, servers(3), |mut servers| {
         // A lock that this client holds is busy, whichever node the name belongs to.
         assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
     }
-    // An operator who calls the node lost knows that its locks have ended.
+    // `lost()` is the operator's word that no lock of this node is held any more.
     from[2] = from[2].clone().lost();
     let ring = Ring::new(left).epoch(2).moving_from(from);
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
-    // The hold is not renewed any more, and its holder is notified of the loss.
     assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
-    // A hold on the lost node does not block the lock on the name's new node.
     comes_true_within(LONG, || other.get_lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.get_lock(name).try_lock().unwrap()));
     let waits = |name: &&String| *name != named && !client.get_lock(name).try_lock().unwrap();
@@ -420,7 +418,6 @@ test_on!(an_emptied_ring_node_accepts_only_the_current_ring, servers(3), |server
     for name in names(20) {
         assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
     }
-    // The client refuses an older list.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
     fails(older, ErrorKind::InvalidInput);
 });
@@ -434,7 +431,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Acquires random names until it is stopped, and counts two holders at once as a failure.
+    /// Acquires random names until `stop`, and fails if a name has two holders.
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();
@@ -479,7 +476,7 @@ fn changing_nodes_under_load_grants_nothing_twice() {
             let tally =
                 Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
             thread::scope(|scope| {
-                // If an assertion fails here, this still ends the workers, for which the scope waits.
+                // `Raise` ends the workers even if this thread panics, so that the scope ends too.
                 let ends = Raise(&tally.stop);
                 for client in &clients {
                     for _ in 0..3 {

@@ -12,10 +12,10 @@ const LOCK: &str = "{l}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Wants this hold count, in this queue mode.
+    /// Acquires the lock with this hold count, in this queue mode.
     Acquire(u8, Turn),
     Renew,
-    /// Keeps this number of levels.
+    /// Releases levels until this number is left.
     Release(u8),
     /// Passes the lock to this owner, under this owner number.
     HandOff(usize, u32),
@@ -327,15 +327,14 @@ impl Kind {
                 Answer::Granted(fence)
             }
             (Op::Acquire(..), "busy") => Answer::Busy(ttl()?),
-            // The semaphore is missing since the server lost its data; the caller gets an error.
+            // The semaphore is missing because the server lost its data, so the caller gets an error.
             (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
             (Op::Acquire(..), "queued") => {
                 let is_first = rest.get(2).and_then(text).as_deref() == Some("first");
                 let why = match rest.get(1).and_then(text).as_deref() {
-                    // Redisson's readers may share the lock with ours, and the last of them to release does
-                    // not notify our queue. Therefore the first waiter also listens to their releases: in the
-                    // library after 25 ms, in this model at once (`ReleaseWatch` in
-                    // `src/engine/acquire/waiting/wait_mode.rs`).
+                    // If the last reader to release is Redisson's, its release does not notify our queue. So
+                    // the first waiter also listens to all releases: in the library after 25 ms
+                    // (`ReleaseWatch`), in this model at once.
                     Some("soon") if is_first && self == Kind::ReadWrite => Why::Foreign,
                     Some("ours" | "soon") => Why::Ours,
                     Some("foreign" | "any") => Why::Foreign,
@@ -434,7 +433,8 @@ impl Kind {
                 is_absent
                     && match value("redisson_lock_queue:{l}") {
                         Some(Value::List(queue)) => queue.front() == Some(&who.id()),
-                        // Redisson may have removed a living waiter, whose heartbeat remains.
+                        // Redisson may have removed a living waiter from the queue. The waiter may still
+                        // acquire while its heartbeat remains.
                         _ => match value("leasehold_lock_heartbeat:{l}") {
                             Some(Value::Sorted(heartbeats)) => {
                                 heartbeats.iter().any(lives) || who.is_foreign()

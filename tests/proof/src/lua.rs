@@ -53,6 +53,7 @@ impl Scripts {
         Scripts { lua, functions, server }
     }
 
+    /// Runs the script of this name on `server`.
     ///
     /// # Panics
     ///
@@ -76,7 +77,7 @@ impl Scripts {
     }
 }
 
-/// An argument of a command, as text. Lua writes a number with up to 14 digits.
+/// An argument of a command, as text.
 fn word(value: &LuaValue) -> mlua::Result<String> {
     match value {
         LuaValue::String(text) => Ok(text.to_str()?.to_owned()),

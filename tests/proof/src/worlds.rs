@@ -23,7 +23,7 @@ const CALM: Limits = Limits {
     refused: None,
 };
 
-/// Two clients whose user may not run one command. Time may reach one expiry.
+/// Two clients, for tests that refuse their user one command. Time may reach one expiry.
 pub const REFUSED: Limits = Limits { spans: 1, renewals: 1, reentries: 1, gives_up: 1, ..TWO };
 
 /// Two clients with one owner each, for worlds that would otherwise have too many states.
@@ -149,7 +149,8 @@ pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits), 5_000_000)
 }
 
-/// The mixed worlds of a kind: whether Redisson reads or writes in the world, the world, and its owners.
+/// The mixed worlds of a kind. Each item says whether Redisson reads or writes, and has the world, and the
+/// limits with the owners in this order.
 pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static Described, Limits)> {
     let orders = move |world: &'static Described| {
         let last = world.limits.owners;
@@ -169,9 +170,9 @@ pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static 
         vec![half(last), half(other)]
     };
     // A fenced lock differs from a plain lock only by its counter, so these worlds would show nothing new.
-    let is_told_twice =
+    let adds_nothing =
         move |world: &&Described| kind == Kind::Fenced && ["twice", "time", "late"].contains(&world.name);
-    MIXED_WORLDS.iter().filter(move |world| !is_told_twice(world)).flat_map(orders)
+    MIXED_WORLDS.iter().filter(move |world| !adds_nothing(world)).flat_map(orders)
 }
 
 #[must_use]

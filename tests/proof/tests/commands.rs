@@ -83,7 +83,7 @@ fn first_word(of: Reply) -> Reply {
     clippy::disallowed_methods,
     reason = "how long a script took at the most is how far its times may be apart"
 )]
-fn the_model_answers_as_a_server_does() {
+fn the_server_model_answers_as_redis_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, mut connection, _) = start(folder.path());
     let (mut errors, mut out_of_memory, mut most) = (0, 0, 0);
@@ -92,7 +92,7 @@ fn the_model_answers_as_a_server_does() {
         let mut is_full = false;
         fill(&mut connection, is_full);
         let (mut random, mut sent) = (Random(seed), Vec::new());
-        // All models whose answers so far equal the server's.
+        // The states of the model that explain all answers of the server so far.
         let mut models = vec![Server::default()];
         for _ in 0..LENGTH {
             if random.below(20) == 0 {
@@ -108,15 +108,15 @@ fn the_model_answers_as_a_server_does() {
                 .arg(commands.join(&"|".to_owned()))
                 .query(&mut connection)
                 .expect("an answer of the server");
-            // In some versions of the server, a script sees one time from its beginning to its end. In others only
-            // keys expire by that time, and commands see the present time. `apart` bounds the difference.
+            // In some server versions the time stands still during a script. In others it does so only for
+            // expiry. `apart` bounds the difference in ms.
             let apart = 1 + asked.elapsed().as_millis() as u64;
             let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
             let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };
             let [Reply::Text(seconds), Reply::Text(micros)] = time.as_slice() else { panic!("{time:?}") };
             let seconds = seconds.parse::<u64>().expect("seconds");
             let now_us = seconds * 1_000_000 + micros.parse::<u64>().expect("microseconds");
-            // In a script's reply, a list ends at its first nil.
+            // In a script's reply a list ends at its first nil, so an empty list stands for nil.
             let of_server: Vec<Reply> = answers
                 .iter()
                 .map(|answer| match answer {

@@ -58,8 +58,8 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// How many of these mutants, from the first on, are not found in the worlds without Redisson.
-const ALONE: usize = 4;
+/// The number of worlds without Redisson, the smallest first, in which no mutant may be found.
+const WORLDS_ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
     let mut texts = lua::load(change);
@@ -96,14 +96,14 @@ fn all_invariants_hold_beside_redisson() {
 }
 
 #[test]
-fn each_mutant_is_found_beside_redisson_and_not_without() {
+fn each_mutated_script_is_found_only_in_worlds_with_redisson() {
     let Some(foreign) = overhear::redisson() else { return };
     let find = |change: Change| {
         let [file, kind, words] = change.head();
         let (scripts, kind) = (both(foreign, &|name, text| change.made(file, name, text)), kind_named(kind));
         let to = &change.to;
         let line = |text: &str| text.trim().lines().last().unwrap_or_default().trim().replace('|', "/");
-        for world in worlds(kind).take(ALONE) {
+        for world in worlds(kind).take(WORLDS_ALONE) {
             let alone = explored(&scripts, kind, world.limits);
             assert!(alone.wrong.is_none(), "{file}: {}: {}: {:#?}", line(to), world.name, alone.wrong);
         }
@@ -192,7 +192,7 @@ fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
 /// Three owners of Redisson send the same random requests to a server and to the model. Between requests,
 /// keys are deleted as if they had expired.
 #[test]
-fn the_model_answers_redisson_as_a_server_does() {
+fn the_server_model_answers_redisson_as_redis_does() {
     let Some(foreign) = overhear::redisson() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, mut connection, _) = start(folder.path());

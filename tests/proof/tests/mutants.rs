@@ -226,7 +226,7 @@ const ARGUED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn each_mutant_is_found() {
+fn each_mutated_script_is_found_by_a_model() {
     let originals = lua::load(&|_, text| text);
     let find = &|change: &Change| {
         let [file, kind, words] = change.head();

@@ -194,7 +194,7 @@ fn permits() -> Scene {
 const OUT: &str = "{l}:timeout";
 
 fn is_granted(script: &str, reply: &Reply) -> bool {
-    // The reply of this script has a fence, or '', for each lock that was taken.
+    // ACQUIRE_ALL adds a fence, or '', for each acquired lock, so a reply of one element acquired nothing.
     let least = if script == "ACQUIRE_ALL" { 2 } else { 1 };
     match reply {
         Reply::Text(word) => word == "granted",
@@ -229,7 +229,7 @@ impl Scene {
         (out, over)
     }
 
-    /// The fault, in words, of a state that `request` has led to.
+    /// The fault, in words, of the state `server`, to which a request has led from `before`.
     fn fault(&self, scripts: &Scripts, before: &Server, server: &Server) -> Option<String> {
         let endless = |(key, entry): &(&String, &Entry)| entry.ends_ms.is_none() && !self.kind.may_stay(key);
         if let Some((key, _)) = server.keys.iter().find(endless) {
@@ -249,7 +249,7 @@ impl Scene {
                 return None;
             }
         }
-        // Not checked while clients wait in a fair lock's queue, when a new owner cannot acquire the lock.
+        // A new owner cannot acquire a fair lock while clients wait in its queue, so nothing is checked then.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;
@@ -271,7 +271,8 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // The permits' key expires here, so that the other keys are checked to expire with it.
+                // The permits' key expires here, because the scripts give the acquired permits' key the same
+                // expiry.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

@@ -15,14 +15,14 @@ enum Fault {
 
 #[derive(Default)]
 struct Figures {
-    /// The longest time until the replica accepted writes.
+    /// For each failover: the time until the replica accepted writes.
     failover: Vec<Duration>,
-    /// The longest time in which an affected lock was not granted.
+    /// For each affected lock: the longest time without a grant.
     gap: Vec<Duration>,
-    /// The longest time from a release after the failover to the grant to another client's waiter.
+    /// For each failover: the time from a later release to the grant to another client's waiter.
     woken: Vec<Duration>,
-    /// The longest time from the loss of a key to the notification of its holder.
-    told: Vec<Duration>,
+    /// For each failover: the time from the loss of a key to the notification of its holder.
+    notified: Vec<Duration>,
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn failovers(fault: Fault, what: &str) {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start_for_failovers() else { return };
         let names: Vec<String> = (0..6).map(|at| cluster.name_on(at / 2, "load")).collect();
-        // A planned failover pauses the primary for a short time, and loses no answer.
+        // A planned failover pauses the primary for less than this longer time-out, and so loses no answer.
         let (load, seen) = load::start(&cluster, &names, if fault == Fault::Planned { T * 6 } else { T });
         let mut figures = Figures::default();
         for round in 0..rounds() {
@@ -55,8 +55,8 @@ fn failovers(fault: Fault, what: &str) {
         let lost = seen.losses();
         let (grants, unknown) = load::end(load);
         assert_eq!(lost, 0, "a hold was lost, though each stayed within its window");
-        // If a member died with the answer to a release that passes the lock to a thread of the same client,
-        // nobody can read or repeat the answer, and the unlock reports an unknown outcome.
+        // A hand-off is a release that makes a waiter of the same client the owner. If a member dies with the
+        // answer, the hand-off cannot be repeated, so the unlock reports an unknown outcome.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(
@@ -66,7 +66,7 @@ fn failovers(fault: Fault, what: &str) {
             spread(&figures.failover),
             spread(&figures.gap),
             spread(&figures.woken),
-            spread(&figures.told)
+            spread(&figures.notified)
         ));
     });
 }
@@ -108,7 +108,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         // The servers abandon a failover after 5 s without a report, so the test requests another.
         if fault == Fault::Planned && !takes && asked.elapsed() > ms(6_000) {
             asked = now();
-            redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // it may be promoted by now
+            redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // the replica may be promoted by now
         }
         takes
     };
@@ -122,7 +122,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }
 
-    // The hold was replicated before, and is renewed at the new primary.
+    // The hold was replicated before the fault, so the new primary renews it.
     held.check().unwrap();
     let released = now();
     held.unlock().unwrap();
@@ -135,7 +135,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     assert_eq!(cluster.ask::<i64>(replica, &["DEL", &lost_name]), 1);
     losses.recv_timeout(LONG).unwrap();
     let told = now();
-    figures.told.push(told - gone);
+    figures.notified.push(told - gone);
     within(gone, told, L / 3 + T + SLACK, "told of a loss");
     assert!(losing.unlock().unwrap_err().is_lost());
 

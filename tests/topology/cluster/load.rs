@@ -6,7 +6,8 @@ use crate::support::load::{Load, Use};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 
-/// The connect time-out, long enough for a busy machine, and the longest delay by a stopped member.
+/// The connect time-out. It is long enough for a busy machine, and bounds the delay that a stopped member
+/// causes.
 const CONNECT: Duration = ms(2000);
 /// The lease, the command time-out, and the safety poll with slack. The lease outlasts a failover.
 pub(crate) const L: Duration = ms(12_000);
@@ -72,7 +73,8 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
+/// As [`assert_nothing_is_left`], but no key may remain until its lease ends: for tests that released every
+/// hold and lost no answer.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {

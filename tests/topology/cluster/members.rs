@@ -56,14 +56,14 @@ fn names_whose_keys_span_slots_are_refused() {
         for name in ["plain", "a{b}c", "{a}", "a}b{c}", "x{y}{}"] {
             client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         }
-        // A token lock has no other keys.
+        // A token lock has one key only, so its keys cannot span slots.
         client.get_token_lock("a}b").acquire().unwrap().unlock().unwrap();
     });
 }
 
 #[cfg(feature = "tls")]
 #[test]
-fn every_tls_member_is_verified() {
+fn the_certificate_of_each_tls_member_is_verified() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(binary) = default_server() else { return };
@@ -84,7 +84,7 @@ fn every_tls_member_is_verified() {
             held.unlock().unwrap();
             waiting.outcome();
         }
-        // The system's certificate authorities did not sign these certificates.
+        // The system's CAs, which the client trusts here, did not sign these certificates.
         let error = super::load::builder(&cluster).build().unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         drop((holder, waiter));
@@ -92,12 +92,11 @@ fn every_tls_member_is_verified() {
     });
 }
 
-/// The cluster client of the crate `redis` would send a script up to 17 times.
+/// Counts the scripts, because the cluster client of the crate `redis` would send a script up to 17 times.
 #[test]
-fn each_call_is_one_script_on_one_member() {
+fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
-        // The long time-outs prevent repeated requests.
         let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);
         let (client, careless) = (patient().build().unwrap(), patient().without_replicas().build().unwrap());
         for primary in 0..3 {

@@ -8,7 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 
-/// In a fair queue of 48 threads each holds the lock for 1 ms. A busy machine needs seconds for all.
+/// The time in which, on a busy machine, all 48 threads of a fair queue hold the lock for 1 ms each.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -43,7 +43,7 @@ impl Move<'_> {
 
     fn take(&self, key: &str) {
         let port = self.cluster.members[self.members[1]].port().to_string();
-        // The answer NOKEY means that the key has expired or was deleted.
+        // The answer NOKEY is no failure: the key has expired or was deleted.
         self.cluster.on(self.members[0], &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
@@ -89,8 +89,8 @@ fn moving_slots_cause_no_error_or_second_holder() {
             load.await_grant(name);
         }
         let longest = load.longest_gap(&names, begun);
-        // Fair and read-write locks have several keys. A release that finds its keys on two members is
-        // reported as failed, and repeated.
+        // Fair and read-write locks have several keys. While these are on two members, a release is reported
+        // as failed and repeated, so only the other locks are checked.
         let single = [&names[0], &names[1], &names[4]];
         let failures: Vec<_> = seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
         assert_eq!((&failures[..], seen.losses()), (&[][..], 0));
@@ -183,7 +183,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
             assert!(took < ms(500) + stalled_since(released), "round {number}: woken after {took:?}");
             drop((holder, waiter));
         }
-        // The connection was kept, because it may carry the messages of other locks.
+        // The client must keep the subscriber connection, which may carry the messages of other locks.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
     });
 }
@@ -200,8 +200,7 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         let token = client.get_token_lock(name("token")).acquire().unwrap();
         let slot = Move::begin(cluster, &tag, 0, 1);
         ["before", "dropped", "token"].iter().for_each(|what| slot.take(&name(what)));
-        // Keys are renewed, released and reacquired on the member where they are, and remain one lock. A
-        // renewal extends the lease by the time since the last renewal.
+        // A renewal must find the key on the new member. It adds the time since the last renewal.
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "the hold was not renewed");
@@ -229,7 +228,7 @@ fn locks_work_in_the_middle_of_a_slots_move() {
 /// The queue has already moved and the lock has not. No waiter is notified, no call fails, and the client
 /// does not assume that permissions are missing.
 #[test]
-fn a_lock_works_while_its_queue_moved_ahead() {
+fn a_lock_works_when_only_its_queue_has_moved() {
     on_cluster(|cluster| {
         for way in [Auto, Plain] {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
@@ -263,7 +262,7 @@ fn a_lock_works_while_its_queue_moved_ahead() {
 
 /// A fence's counter and its lock are two keys. While they are on two members, nobody can acquire the lock.
 #[test]
-fn a_fenced_lock_waits_while_its_keys_are_apart() {
+fn fenced_locks_wait_while_their_keys_are_on_two_members() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");

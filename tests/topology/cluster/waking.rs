@@ -50,10 +50,10 @@ fn plain_and_sharded_messages_wake_their_subscribers_on_a_cluster() {
     });
 }
 
-/// Two writers of other clients wait behind a writer or a reader. A release wakes one; the poll would come a
-/// second after they began to listen.
+/// Two writers of other clients wait behind a writer or a reader. Each is woken by a release; a poll would
+/// come up to a second later.
 #[test]
-fn a_release_wakes_waiting_writers() {
+fn each_release_wakes_a_waiting_writer_within_50_ms() {
     on_cluster(|cluster| {
         let clients = [(); 3].map(|()| client(cluster, Auto));
         for round in 0..30 {

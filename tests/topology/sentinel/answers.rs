@@ -26,7 +26,6 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
     set.cut_off_the_master();
     let guard = client.get_fenced_lock("forgotten").acquire().unwrap();
-    // A client that requires a replica is not granted a lock that a failover could lose.
     let refused = careful.get_lock("refused").try_lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     set.servers[old].kill();
@@ -71,7 +70,6 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
         for (client, name) in [(&before, "one"), (&after, "two")] {
             assert!(client.get_lock(name).try_lock_for(LONG).unwrap());
             client.get_lock(name).unlock().unwrap();
-            // In each round all connections are opened anew.
             for round in 0..5 {
                 let new = set.named_by(0);
                 query::<i64>(&set.servers[new], &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -98,7 +96,7 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
 }
 
 #[test]
-fn a_replica_named_as_master_is_refused() {
+fn a_replica_that_sentinels_name_as_master_is_refused() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let master = RedisServer::builder(&binary).start();
@@ -215,7 +213,7 @@ fn after_a_failover_dropped_guards_still_release() {
         let client = options(&set).observer(seen.clone()).build().unwrap();
         let names: Vec<String> = (0..8).map(|number| format!("dropped:{number}")).collect();
         let take = |name: &String| client.get_lock(name).acquire().unwrap();
-        // Afterwards the client knows that the server has the script.
+        // These grants and releases tell the client that the server has the script.
         names.iter().for_each(|name| drop(take(name)));
         let held: Vec<_> = names.iter().map(take).collect();
         let old = set.master();

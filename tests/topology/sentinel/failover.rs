@@ -6,9 +6,10 @@ use crate::support::load::{Load, Outcome, Use};
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
-/// Longer than any failover, so that holds outlast it.
+/// A lease that is longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);
-/// The lease of the load's locks. A grant that the old master makes unnoticed ends before the failover does.
+/// The lease of the load's locks. It is short, so that a grant that only the old master knows ends before the
+/// failover does.
 const SHORT: Duration = ms(1500);
 /// The lease of the load's locks in failovers that lose no grant. Each hold must outlast the failover.
 const OUTLASTING: Duration = ms(12_000);
@@ -23,11 +24,11 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
 }
 
 struct Round {
-    /// The longest time from the fault until all Sentinels named the new master.
+    /// The time from the fault until all Sentinels named the new master.
     failover: Duration,
-    /// The longest time in which a worker was granted no lock.
+    /// The longest time in which one of the locks was not granted.
     gap: Duration,
-    /// The longest time from a release after the failover to a waiter's grant.
+    /// The time from a release after the failover to a waiter's grant.
     handed: Duration,
 }
 
@@ -63,7 +64,6 @@ fn under_load(
         let failover = switched - begun;
         load.await_grants(switched);
         within(switched, P, "serving everyone after the switch");
-        // Earlier holds remain, and are renewed on the new master.
         held.check().unwrap();
         let owner: Option<u32> = query(&set.servers[new], &["HGET", held.name(), &held.owner().to_string()]);
         assert_eq!(owner, Some(1));
@@ -107,7 +107,8 @@ fn under_load(
         outcome.errors,
     ));
     drop((short, holder, waiting));
-    // On a stalled machine the Sentinels may have replaced the last master too, which may have lost releases.
+    // On a stalled machine the Sentinels may have replaced the master once more. Then releases may be lost,
+    // and keys stay until their leases end.
     let limit = if set.master() == last { 2 * OUTLASTING } else { LEASE };
     assert_nothing_is_left_within(&set, limit + SLACK);
     Some(outcome)
@@ -126,18 +127,20 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
+/// As [`assert_nothing_is_left`], but no key may remain until its lease ends: for tests that released every
+/// hold and lost no answer.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
-            // A replica refuses this, and then follows its master.
+            // A replica refuses PERSIST, and gets the change from its master.
             redis::cmd("PERSIST").arg(key).exec(&mut server.admin()).ok();
         }
     }
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key remains. After a fault a key may have to expire.
+/// Checks that no thread, connection, subscription or key remains. After a fault a key may remain until its
+/// lease ends.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
@@ -196,7 +199,6 @@ fn a_returned_old_master_is_not_asked() {
         let back = |set: &SentinelSet, old: usize| {
             let old = &set.servers[old];
             old.cont();
-            // The old master still accepts writes.
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
             // The server runs its buffered requests. After that no client sends requests to this server.

@@ -25,7 +25,7 @@ struct Batch {
     left: [u8; HOLDS],
     /// The hold whose renewal was sent, and how long ago.
     asked: Option<(usize, u8)>,
-    /// Used only if the rule is broken by one deadline for a batch: the next hold, and the age of the batch.
+    /// Used only if the rule is broken by `ONE_DEADLINE`: the next hold, and the age of the batch.
     batch: (usize, u8),
 }
 

@@ -162,7 +162,6 @@ impl World for Numbers {
                             || next.on_the_way.iter().all(|(_, other)| *other != number)
                     }
                 };
-                // The clean-up of a number is not finished while another of its requests is on the way.
                 let is_done = is_done
                     && (self.broken == "the clean-up ends at the first nothing there"
                         || next.on_the_way.iter().all(|(_, other)| *other != number));

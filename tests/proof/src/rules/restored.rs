@@ -1,4 +1,4 @@
-//! A hold that a server lost is restored there: when it counts, and when it must not be there
+//! A server that lost a hold gets the hold back: when its vote counts again, and when the hold must be gone
 //! (docs/decisions/0038-a-hold-is-given-back.md).
 
 use super::{Rule, all_of};
@@ -45,7 +45,7 @@ enum Vote {
 enum Seen {
     Counts,
     Asked(u8),
-    /// The hold was restored. `before_round`: no renewal has begun since.
+    /// The hold was restored. `before_round`: a renewal has begun since.
     GivenBack {
         before_round: bool,
     },
@@ -80,7 +80,7 @@ struct GivenBack {
     is_released: bool,
     round: Option<Round>,
     seen: [Seen; SERVERS],
-    /// The last counted renewal requires a check whether the hold has ended.
+    /// After a counted renewal the holder must still check whether the hold has ended.
     must_look: bool,
     other: Tries,
     /// A late restoring request: its server, and the lease of the hold that it would create.
@@ -89,7 +89,7 @@ struct GivenBack {
     faults: u8,
     /// Another owner has held the lock since the grant, or an operator freed it, so this hold must end.
     is_doomed: bool,
-    /// A renewal that began when `is_doomed` was set was still confirmed, which is a fault.
+    /// A renewal that began after `is_doomed` was set was still confirmed, which is a fault.
     is_confirmed_doomed: bool,
 }
 

@@ -79,7 +79,7 @@ impl Ring {
         }
     }
 
-    /// Sets the node's epoch, if allowed; returns whether it was.
+    /// Raises the node's mark to this epoch. Returns whether the node accepts requests of this epoch.
     fn mark(&mut self, at: usize, epoch: usize) -> bool {
         let node = self.nodes[at];
         if node.mark > epoch && self.broken != "an older mark is no reason to refuse" {

@@ -1,9 +1,9 @@
 //! A session of ZooKeeper: which request the leader has certainly heard of, and how long a hold counts
 //! (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
 //!
-//! A client asks a follower, which notes the sign of life and passes the question to the leader; answers
-//! return by the follower. The leader pings the follower, which then reports its notes. Each direction keeps
-//! its order.
+//! A client asks a follower, which notes the sign of life and passes the question to the leader. Answers
+//! return through the follower. The leader pings the follower, which then reports its notes. Messages keep
+//! their order in each direction.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -23,7 +23,8 @@ pub const RULE: Rule = Rule {
 const GOES_ON: &str = "the window that has ended goes on";
 
 const SESSION: u8 = 10;
-/// The leader's maximum ping interval; a client waits longer than that between two answers.
+/// The leader's maximum ping interval, and the longer time between the client's first answer and its second
+/// question.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
 /// How many questions the client sends at most: three answers show that the leader has heard of the first.
@@ -113,7 +114,7 @@ impl Session {
         }
     }
 
-    /// Processes the client's answers so far.
+    /// Processes the answer to the oldest open question.
     fn learn(&mut self) {
         let Some(at) = self.asked.iter().position(|asked| asked.answered.is_none()) else { return };
         self.asked[at].answered = Some(0);
@@ -124,8 +125,8 @@ impl Session {
                 first.answered.filter(|ago| *ago >= last.sent + LONGER).map(|_| first.sent)
             }
             (_, [first, second, third]) => {
-                // The second question was sent at least one ping interval after the first answer, the third
-                // after the second answer.
+                // The leader has heard of the first question if a ping passed between the first answer and
+                // the second question, and the third question followed the second answer.
                 let wait = if self.broken == "no ping need have passed" { 0 } else { LONGER };
                 let is_behind = |earlier: &Asked, later: &Asked, by: u8| {
                     earlier.answered.is_some_and(|ago| ago >= later.sent + by)

@@ -14,7 +14,7 @@ use crate::kinds::{Answer, Call, Kind, Op, Who};
 use crate::server::Reply;
 
 impl<'a> World<'a> {
-    /// This world, with Redisson as the client of the owners of [`crate::kinds::FOREIGN`].
+    /// This world, in which Redisson is the client [`crate::kinds::FOREIGN`].
     #[must_use]
     pub fn beside(self, foreign: &'a Foreign) -> World<'a> {
         World { foreign: Some(foreign), ..self }
@@ -93,8 +93,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether this request gives up a place before a free lock. Redisson then notifies nobody, so the
-    /// waiters behind find the lock free only when they renew their places.
+    /// Whether this request leaves the queue of a free lock. Redisson then notifies nobody, so the waiters
+    /// behind find the lock free only when they renew their places.
     pub(super) fn passes_nothing_on(&self, request: &Request) -> bool {
         request.who.is_foreign() && request.op == Op::Leave && Kind::is_free(&self.server)
     }

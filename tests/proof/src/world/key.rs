@@ -9,7 +9,7 @@ use crate::server::Value;
 impl World<'_> {
     /// The text that identifies this state. Times in it are relative to the present.
     pub(super) fn described(&self) -> String {
-        // A fault may be the only difference: the request that was answered may have changed nothing else.
+        // The fault is part of the key, because two states may differ in nothing else.
         let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
@@ -21,8 +21,8 @@ impl World<'_> {
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times. Of the wait queue the key has the order and, in whole seconds, the age of
-                // each client's last attempt. In other sets a score is shown relative to the clock.
+                // The wait queue's scores contain times. The key has the queue's order, and the age of each
+                // client's last attempt in whole seconds.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_queue:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {

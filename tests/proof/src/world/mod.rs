@@ -25,7 +25,7 @@ const LATEST_US: u64 = 1_500_000;
 
 const TICK_US: u64 = 5000;
 
-/// How long the second client in the queue waits for the first, with a margin.
+/// The time after which the second client in the queue asks without waiting for the first, with a margin.
 const SOON_MS: u64 = 26;
 
 /// How often each event may happen in a world.
@@ -426,8 +426,8 @@ impl<'a> World<'a> {
         let waits = |owner: &Owner| matches!(owner.phase, Phase::Idle | Phase::Wants | Phase::Sleeps { .. });
         let only_waits = self.owners.iter().filter(|owner| owner.who.client == client).all(waits)
             && !self.requests.iter().any(|request| request.who.client == client);
-        // The death of a client that only waits is no disturbance: the waiters behind it must not wait
-        // longer, which `check_waiters` checks only while `is_calm`.
+        // The death of a client that only waits leaves `is_calm` set, so `check_waiters` still checks that no
+        // waiter behind this client is forgotten.
         self.is_calm &= only_waits;
         for owner in &mut self.owners {
             if owner.who.client == client {

@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A script that runs a command which Redisson sends without a script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
-/// The requests that Redisson sends. Without Java or Maven this is `None`, with a loud message; in CI it
-/// fails.
+/// The requests that Redisson sends. Without Java or Maven, prints a message and returns `None`; in CI,
+/// panics.
 pub fn redisson() -> Option<&'static Foreign> {
     static HEARD: OnceLock<Result<Foreign, String>> = OnceLock::new();
     let heard = HEARD.get_or_init(|| jar().and_then(|()| Ear::new()).map(Ear::listen));
@@ -207,7 +207,7 @@ impl Ear {
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));
         assert_eq!(said, expected, "{verb}");
         let mark = self.mark();
-        // Redisson does not wait for the reply to the last command of a step, so the command may come late.
+        // Redisson awaits no reply to the last command of a step, a DEL, so the DEL may come after the mark.
         let mut is_forgotten =
             !verb.ends_with("-unlock") && verb != "unlock" || verb.ends_with("force-unlock");
         let mut is_over = false;
@@ -276,7 +276,7 @@ impl Ear {
         }
     }
 
-    /// The name of a script: the hash that the server gives it.
+    /// Loads a script into the server. Returns the script's name, which is the hash that the server gives it.
     fn script(&mut self, text: &str) -> String {
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut self.admin);
         let name: String = load.expect("the server takes the script too");
