@@ -47,7 +47,6 @@ const SHORT_LEASE: Duration = Duration::from_millis(500);
 /// How long a worker waits for the other worker, which the lock may keep out.
 const MEETING: Duration = Duration::from_millis(1_500);
 
-// ---- one shop, three databases
 
 enum Database {
     Postgres(Box<postgres::Client>),
@@ -119,7 +118,6 @@ impl Database {
     }
 }
 
-// ---- placing an order
 
 /// The shop's guards against a second order.
 #[derive(Clone, Copy)]
@@ -191,7 +189,6 @@ impl Guards {
     }
 }
 
-// ---- the accidents
 
 /// The outcome of one purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,7 +225,6 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     guards.place(url, &locks[1], "1002", LEASE, || {});
 }
 
-// ---- what the tutorials say
 
 /// The result of two workers that each search an order with `SELECT … FOR UPDATE`, find none, and insert it.
 #[derive(Debug, Default)]
@@ -267,7 +263,6 @@ fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     Tutorial { orders: shop.count(table), error: errors.into_iter().flatten().next() }
 }
 
-// ---- all databases
 
 /// The outcome on one database.
 pub(crate) struct Report {

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("stock: {e}");
-            // The status of a command that Ctrl-C ended: a shell may notice this end before it gets the
+            // 130 means that Ctrl-C ended the program. A calling shell may see this status before it gets the
             // signal itself.
             match e.downcast_ref() {
                 Some(fleet::NoNews::Interrupted) => ExitCode::from(130),

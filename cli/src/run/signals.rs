@@ -122,8 +122,8 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal ends the program, even if the work just succeeded: no
-                        // one else receives the signal.
+                        // If `more` is zero, the signal ends the program even after a success: no one else
+                        // gets it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -214,7 +214,6 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);
-    // SIGTTOU would stop this process when it uses the terminal from the background.
     set.thread_block().ok();
 }
 
@@ -249,7 +248,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // Only SIGCHLD is caught although it was ignored: all other ignored signals are still ignored.
+            // Of the ignored signals this program catches only SIGCHLD, so only SIGCHLD is ignored again.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

@@ -46,7 +46,7 @@ pub(crate) struct Task<'a> {
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // The dropped guard releases the lock if it is still held. The store's answer cannot change this exit code.
+        // The exit code is fixed, so nothing waits for the release, which the dropped guard sends.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -145,7 +145,7 @@ impl Helper {
         };
         // The helper has a process group of its own, so that it gets no signals from the terminal.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
-        drop(command); // closes the socket's other end
+        drop(command); // closes the helper's end here, so that the end of the helper is noticed
         send_input(&stream)?;
         // A helper that does not read must not block this process, which may have to end the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
@@ -274,8 +274,8 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report will arrive
         }
-        // A stopped helper reports nothing. After its death this process, a subreaper, inherits the command, and
-        // can end it.
+        // A helper that stays stopped reports nothing. After its death the command is a child of this process
+        // (a subreaper), which can kill and reap it.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -366,7 +366,7 @@ impl Supervisor<'_> {
     fn signaled(&mut self, signal: i32) {
         let Some(group) = self.group else { return self.unheard.push(signal) };
         if family::is_dead(group) {
-            self.unheard.push(signal); // the command is dead, but its group may have other processes
+            self.unheard.push(signal); // the dead command misses this signal, so `conclude` puts it back
         }
         if signal == SIGCONT {
             self.terminal.offer(group);

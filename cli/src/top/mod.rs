@@ -84,7 +84,7 @@ fn shown(
         let next = select! {
             recv(events) -> event => match event {
                 Ok(Event::Key(key)) if is_press(&key) => view.typed(&key),
-                Ok(_) => Next::Go, // for example after the terminal's size has changed
+                Ok(_) => Next::Go,
                 Err(_closed) => return Ok(Exit::Success), // the terminal is gone
             },
             recv(asks.answers) -> answer => match answer {

@@ -22,7 +22,8 @@ const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  E
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     let width = frame.area().width;
-    // The question must fit on the screen, and on a narrow screen the selected lock too.
+    // The question is shown in full; and so is the selected lock, if the screen is too narrow for all
+    // columns.
     let question = match &view.mode {
         Mode::Question(seen) => folded(&harmless(seen).to_string(), width),
         Mode::Moving if width < NARROW => {

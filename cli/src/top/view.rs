@@ -238,7 +238,6 @@ fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
     let first = match order {
         Order::Waiting => other.waiting.cmp(&one.waiting).then(other.since.cmp(&one.since)),
         Order::Since => other.since.cmp(&one.since),
-        // A lock whose end is unknown comes last.
         Order::Left => one.left.unwrap_or(Duration::MAX).cmp(&other.left.unwrap_or(Duration::MAX)),
         Order::Name => Ordering::Equal,
     };

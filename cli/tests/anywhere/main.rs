@@ -72,7 +72,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        drop(self.0.kill()); // fails if the process has just ended
+        drop(self.0.kill());
         drop(self.0.wait());
     }
 }

@@ -15,7 +15,7 @@ struct Listed {
 }
 
 #[test]
-fn the_command_line_pages_examples_work_on_each_store() {
+fn the_examples_of_the_command_line_page_work_on_each_store() {
     let page =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md")).unwrap();
     let section = page.split("\n## ").find(|part| part.starts_with("Examples\n")).unwrap();

@@ -193,8 +193,8 @@ fn a_force_of_a_released_hold_spares_its_successor() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // The locks expire 3 s apart, which is longer than one listing takes. Each page shows the remaining times
-    // when it was read.
+    // Pages of a list are read at different times. The locks expire 3 s apart, so the order by remaining time
+    // is the same.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);

@@ -98,7 +98,7 @@ impl Server {
         let is_lock =
             |key: &&str| !key.starts_with("redisson_lock_token") && !key.starts_with("leasehold_client:");
         let mut keys: Vec<String> = keys.filter(is_lock).map(str::to_owned).collect();
-        keys.sort_unstable(); // the server returns keys in no order
+        keys.sort_unstable();
         keys
     }
 
@@ -249,7 +249,7 @@ pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
 }
 
 fn program(before: &[&str], arguments: &[&str]) -> Command {
-    // Tests in the background ignore interrupts, and all processes that they start would inherit this.
+    // A background test ignores SIGINT, and its processes would inherit this, so `env` resets signals.
     let mut command = Command::new("env");
     command.arg("--default-signal").args(before).arg(env!("CARGO_BIN_EXE_leasehold")).args(arguments);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_"))
@@ -381,10 +381,9 @@ fn helper_process_that_writes_time_stamps() {
     let path = Path::new(&file);
     let term = path.with_extension("term");
     let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-    // A failed test may leave this process, but not its folder.
+    // A failed test may leave this process behind. Its folder is removed, which ends this loop.
     while path.exists() {
         if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            // If the test has ended, the folder may be gone.
             fs::write(&term, format!("{}\n", now())).ok();
         }
         file.write_all(format!("{}\n", now()).as_bytes()).unwrap();
