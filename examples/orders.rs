@@ -39,7 +39,7 @@ const TABLES: [&str; 5] = [
     "CREATE TABLE orders_fences (purchase VARCHAR(20) PRIMARY KEY, fence BIGINT NOT NULL)",
 ];
 
-/// The purchase, by the token that was made with its form.
+/// The token that was made with the form of the purchase.
 const TOKEN: &str = "form-7f3a";
 /// The worker's lease, which is not renewed; and a lease that is shorter than the pause.
 const LEASE: Duration = Duration::from_secs(20);

@@ -244,7 +244,8 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 
 struct Warnings(Say);
 
-/// Parts of the warnings about a set-up. Each run would repeat them until someone changes the set-up.
+/// Parts of the warnings about a set-up, which are printed once. Otherwise each run would repeat them until
+/// someone changes the set-up.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 

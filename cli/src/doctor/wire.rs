@@ -259,7 +259,8 @@ fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Resul
     Err(failure)
 }
 
-/// The address of a slot range's primary. A server that does not know its own host is at the address `asked`.
+/// The address of a slot range's primary. A primary that does not know its own host is taken to be at
+/// `asked`, the host of the server that was asked.
 fn primary(range: &Value, asked: &str) -> Option<String> {
     let member = list(list(range).get(2)?);
     let (host, port) = (text(member.first()?), text(member.get(1)?));

@@ -97,7 +97,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// Whether the hold is renewed: not if `--max-hold` is within a lease and the store ends it (see [`lock`]).
+/// Whether the client renews the hold. If `--max-hold` is within one lease, the store ends the hold without a
+/// renewal, unless the lock is for readers, writers or permits (see [`lock`]).
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store

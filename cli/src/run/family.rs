@@ -264,8 +264,8 @@ pub(super) fn is_seen(say: Say) -> Result<(), Exit> {
     if is_own || !cfg!(target_os = "linux") { Ok(()) } else { Err(say.error(UNSEEN, Exit::Internal)) }
 }
 
-/// Whether a process group has a living process. A zombie keeps the group's number, for ever in a container
-/// without an init. Another user's group lives even if this user may not signal it.
+/// Whether a process group has a living process. A zombie keeps the group's number (for ever in a container
+/// without an init), so the members are checked too. EPERM means that another user's process lives.
 fn group_lives(group: Pid) -> bool {
     let there = test_kill_process_group(group);
     let is_there = there.is_ok() || cfg!(target_os = "linux") && there == Err(Errno::PERM);

@@ -205,7 +205,8 @@ struct Helper<'a> {
     stage: Stage,
     /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
-    /// No further order comes. The command's end may be seen before the order that caused it is read.
+    /// No further order comes. After the command's end the helper waits for this, because the order that
+    /// caused the end may not be read yet.
     has_all_orders: bool,
     ended: Option<Report>,
 }
@@ -307,7 +308,7 @@ impl Helper<'_> {
     }
 
     /// Called when all orders have been read: the command has ended, or the supervisor is gone, so that no
-    /// process renews the lock. While the command is running, the grace or more is left.
+    /// process renews the lock. A command that still runs gets the grace, because at least that time is left.
     fn orphaned(&mut self) {
         self.has_all_orders = true;
         if self.ended.is_none() && (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
@@ -332,8 +333,8 @@ impl Helper<'_> {
         self.end_rest();
     }
 
-    /// A command that ended by itself may leave children. The children of a command that was asked to end get
-    /// the grace.
+    /// A command that ended by itself may leave children running. The children of a command that was asked to
+    /// end get the grace, and are then killed.
     fn end_rest(&mut self) {
         if self.ended.is_some() && self.is_asked && self.stage == Stage::Running {
             let kill_at = Moment::now().plus(self.args.grace).min(self.limit());

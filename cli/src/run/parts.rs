@@ -99,7 +99,8 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// Orders of the process that holds the lock. If that process dies, the socket ends.
+/// Orders to the helper or the lookout, sent by the process that holds the lock. If that process dies, the
+/// socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The lock is held until this instant at least. A later `Until` extends that, and `Gone` ends it.

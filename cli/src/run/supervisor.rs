@@ -248,8 +248,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// Publishes until when this run leads. That ends when the helper has to end the command, before another
-    /// process can lead.
+    /// Publishes until when this run leads: until the helper has to end the command, which comes before
+    /// another process can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {

@@ -166,7 +166,8 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
     }
 }
 
-/// The helper is stopped, so that it sees the command's end and the order to end it in any sequence.
+/// The helper is stopped for a while, so it may see the command's end before or after the order to end the
+/// command.
 #[test]
 fn descendants_end_with_a_terminated_run_whose_command_ended_first() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! All options and variables also reach stores that demand client certificates, and each failure of TLS is
+//! Stores that demand client certificates are reached by options and by variables, and each failure of TLS is
 //! reported.
 
 use std::fs;

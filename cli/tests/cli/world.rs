@@ -91,7 +91,8 @@ impl Server {
         ask(self.port, words).expect("the server answers")
     }
 
-    /// The keys of locks, without counters of tokens, which stay on purpose, and the directory of clients.
+    /// The keys of locks: without the directory of clients, and without counters of tokens, which stay on
+    /// purpose.
     pub(crate) fn keys(&self) -> Vec<String> {
         let answer = self.ask(&["KEYS", "*"]);
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
