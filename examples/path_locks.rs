@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let connect = || url.as_deref().map_or_else(|| Ok(LockClient::in_memory()), LockClient::connect);
     let client = connect()?;
     let shelf = path_lock(&client, "library/east/shelf").acquire()?;
-    // Asks on another thread, which is another owner, as another program would be.
+    // Another thread is another owner, as another program would be, so a thread asks.
     let is_free = |path: &str| -> Result<bool> {
         std::thread::scope(|scope| {
             let tries = scope.spawn(|| path_lock(&client, path).try_acquire().map(|guard| guard.is_some()));

@@ -85,7 +85,8 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // As a subreaper this process may have reaped the child already; then the exit status is unknown.
+    // As a subreaper this process may have reaped the child already. Then the exit status is unknown, and the
+    // password counts.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed bytes that are not text")?;

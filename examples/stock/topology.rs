@@ -245,7 +245,7 @@ fn cluster() -> Result<Vec<Server>> {
     }
     for (primary, replica) in primaries.iter().zip(replicas) {
         let id: String = primary.ask(&["CLUSTER", "MYID"])?;
-        // Repeats the request until the replica knows that its primary has slots.
+        // A replica refuses this until it knows that its primary has slots, so the request is repeated.
         until_agreed(|| Ok(replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()))?;
     }
     for server in &servers {

@@ -174,7 +174,7 @@ fn watch(child: Pid, mut watched: Watched) {
             Err(_) => return,
         };
         if let Some(signal) = status.stopping_signal() {
-            // Consumes this stop, so that the next call of `waitid` does not report it again.
+            // This call consumes the stop, so that the next `waitid` does not report it again.
             waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
             drop(watched.events.send(Event::Stopped(signal)));
             continue;
@@ -249,7 +249,7 @@ impl Helper<'_> {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
             (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
-            // Kills again after a while, since a process that was forking may have left a child.
+            // The kill is repeated, since a process that was forking may have left a child.
             (Stage::Killed, _) => Moment::now().plus(POLL),
             (Stage::Tolerated, _) => Moment::NEVER,
         }
@@ -325,7 +325,8 @@ impl Helper<'_> {
 
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        // The thread `orders` still reads the orders that were sent before, and then sends `Event::Orphaned`.
+        // After this the thread `orders` reads the orders that were sent before, then sends
+        // `Event::Orphaned`.
         self.stream.shutdown(Shutdown::Read).ok();
         if report == Report::Unwatched {
             self.kill();

@@ -58,7 +58,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
     };
     let say = Say::new(common);
     check(args.lease.or_default(), "the lease", &args.terms, say)?;
-    // Listens before the election, so that an unusable address fails at once.
+    // The program listens before the election, so that an unusable address fails at once.
     let office = args.listen.as_ref().map(|address| Office::listening(address, say)).transpose()?;
     let office = office.map(Arc::new);
     let is_patient = args.patience.wait.is_none() && !args.patience.no_wait;

@@ -81,7 +81,7 @@ impl Caught {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
-                    // Before the command runs, this signal stops or continues this process.
+                    // Before the command runs, a stop or continue is meant for this process.
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
@@ -180,7 +180,7 @@ impl Caught {
     }
 
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
-        // Drops earlier signals, which were meant for the command.
+        // Earlier signals were meant for the command, so they are dropped.
         while self.signals.try_recv().is_ok() {}
         self.waits.store(true, Ordering::SeqCst);
         match self.asked_to_end.load(Ordering::SeqCst) {

@@ -300,7 +300,8 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // Continues the command in case it was stopped because it used the terminal too early.
+                    // The command may be stopped, because it used the terminal before it was offered the
+                    // terminal.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -377,7 +378,8 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // Signals processes outside the group too, as a service manager would: none may outlive the lock.
+            // TERM goes to processes outside the group too, as from a service manager: none may outlive the
+            // lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
@@ -392,7 +394,7 @@ impl Supervisor<'_> {
         if signal == SIGTERM {
             return self.send(group, signal);
         }
-        // Signals only the command itself: its children may be in the middle of a unit of work.
+        // Only the command itself gets the signal: its children may be in the middle of a unit of work.
         if let Some(signal) = Signal::from_named_raw(signal)
             && !family::is_dead(group)
         {
@@ -415,7 +417,7 @@ impl Supervisor<'_> {
                 left.as_secs()
             );
             self.say.notice("suspended", &words, &json!({"name": self.task.name}));
-            // Returns when the shell continues this process.
+            // This call returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
             return; // the process that stopped the command continues it, but would not continue this process
@@ -428,11 +430,12 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Publishes the end of the leadership before the release, after which another run may lead.
+        // The end of the leadership is published before the release, after which another run may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // The command had the terminal, so Ctrl-C did not reach the calling script. This ends the script.
+            // The command had the terminal, so Ctrl-C did not reach the calling script. This signal ends the
+            // script.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

@@ -112,8 +112,8 @@ fn is_press(key: &KeyEvent) -> bool {
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // Does not call `clear`, which asks the terminal for the cursor's position: `typed` would read the
-    // answer. The screen is empty anyway.
+    // `clear` would ask the terminal for the cursor's position, and `typed` would read the answer. The screen
+    // is empty anyway.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

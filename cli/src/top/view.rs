@@ -108,7 +108,7 @@ impl View {
                 }
             }
             Answer::Asked(seen) => {
-                // Drops the answer if the user has pressed another key meanwhile.
+                // If the user has pressed another key meanwhile, the answer is dropped.
                 if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
                     return;
                 }

@@ -161,7 +161,7 @@ fn a_deadlock_through_nested_commands_is_reported() {
 }
 
 #[test]
-fn a_command_waiting_for_its_own_lock_is_reported() {
+fn a_nested_run_of_the_same_lock_is_reported_as_deadlock() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     server.ends(

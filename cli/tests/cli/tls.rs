@@ -360,7 +360,7 @@ fn unusable_certificate_files_are_refused_before_any_request() {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
         }
-        // A URL without TLS refuses --ca. The URLs of databases have no scheme for TLS.
+        // A URL without TLS refuses --ca. URLs of databases have no scheme for TLS, so they are left out.
         if let Some((scheme, rest)) = url.split_once("s://").filter(|(scheme, _)| *scheme != "postgre") {
             ends(
                 leasehold(&["--ca", &ca, "ls"]).env("LEASEHOLD_URL", format!("{scheme}://{rest}")),

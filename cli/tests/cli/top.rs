@@ -142,7 +142,6 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // The test waits until it has read the program's last output.
     eventually("the terminal's earlier text and cursor are back", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
@@ -174,7 +173,7 @@ fn a_key_ends_a_hold_only_after_confirmation() {
 }
 
 #[test]
-fn a_force_of_a_released_hold_spares_its_successor() {
+fn force_of_a_released_hold_spares_the_next_holder() {
     let server = Server::start();
     let holder = run(&server, "first", &["import"]);
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
@@ -263,7 +262,7 @@ fn top_fails_without_a_terminal_or_a_reachable_store() {
 }
 
 #[test]
-fn the_selected_lock_and_the_question_fit_40_columns() {
+fn the_selected_lock_and_the_force_question_fit_40_columns() {
     let server = Server::start();
     let _holder = run(&server, "nightly-import-of-all-the-orders", &["import-of-orders"]);
     let mut top = Top::sized(&server.url(), &["--interval", "100ms"], 14, 40);

@@ -365,7 +365,7 @@ impl Stamper<'_> {
 
 pub(crate) fn stamps(file: &Path) -> Vec<u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    // A line that is still being written has no end.
+    // A line that is still being written has no end, so it is left out.
     text.split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
         .map(|line| line.trim().parse().unwrap())

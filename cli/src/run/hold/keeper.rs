@@ -177,7 +177,7 @@ impl Keeper<'_> {
             "pid": self.lookout.pid,
         });
         lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
-        // The write fails if the caller is dead, which an event reports.
+        // If the caller is dead, this write fails, and `CallerGone` ends the hold.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
         let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());

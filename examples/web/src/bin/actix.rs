@@ -27,7 +27,7 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
         let (client, queue) = (client.clone(), queue.clone());
         let work = move || {
             for (name, tell) in queue {
-                // The caller hung up while the job was in the queue.
+                // The caller hung up while the job was in the queue, so the job is skipped.
                 if tell.is_closed() {
                     continue;
                 }
