@@ -145,7 +145,7 @@ impl Helper {
         };
         // The helper has a process group of its own, so that it gets no signals from the terminal.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
-        drop(command); // closes the helper's end here, so that the end of the helper is noticed
+        drop(command); // only the helper keeps this end, so its death closes the socket
         send_input(&stream)?;
         // A helper that does not read must not block this process, which may have to end the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
@@ -219,7 +219,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else the helper acts at the window's end
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // if this fails, the helper acts when the window ends
                     }
                 },
                 // The command gets the signal of `--on-contended` once, and only while it runs.
@@ -420,7 +420,7 @@ impl Supervisor<'_> {
             // This call returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
-            return; // the process that stopped the command continues it, but would not continue this process
+            return; // whoever stopped only the command will continue only the command
         }
         self.beat();
         if had {

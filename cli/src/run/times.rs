@@ -39,8 +39,8 @@ pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why a command cannot be ended in time under a lock of this lease. Depends on the options alone, so that
-/// the same options are always refused or never.
+/// Why a command cannot be ended in time under a lock of this lease. The answer depends on the options alone,
+/// so the same options are always refused or always accepted.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());

@@ -132,7 +132,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
             drop(events.send(Event::CallerGone));
         }
         fall_silent();
-        interrupt.interrupt(); // no effect after the grant
+        interrupt.interrupt(); // ends the wait for the lock; no effect after the grant
     })?;
     Ok(())
 }

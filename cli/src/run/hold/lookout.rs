@@ -103,7 +103,7 @@ impl Lookout {
     }
 
     pub(super) fn gone(&self) {
-        drop(parts::send(&self.stream, &Order::Gone)); // if this fails, the lookout sees the time run out
+        drop(parts::send(&self.stream, &Order::Gone)); // if this fails, the lookout acts when the window ends
     }
 
     pub(super) fn end(mut self, caught: &Caught) {
