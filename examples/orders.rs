@@ -47,7 +47,6 @@ const SHORT_LEASE: Duration = Duration::from_millis(500);
 /// How long a worker waits for the other worker, which the lock may keep out.
 const MEETING: Duration = Duration::from_millis(1_500);
 
-
 enum Database {
     Postgres(Box<postgres::Client>),
     Mysql(Box<mysql::Conn>),
@@ -117,7 +116,6 @@ impl Database {
         self.run(&format!("DELETE FROM orders_tokens WHERE made < {}", oldest.as_secs())).unwrap()
     }
 }
-
 
 /// The shop's guards against a second order.
 #[derive(Clone, Copy)]
@@ -189,7 +187,6 @@ impl Guards {
     }
 }
 
-
 /// The outcome of one purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Became {
@@ -224,7 +221,6 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     guards.place(url, &locks[0], "1001", LEASE, || {});
     guards.place(url, &locks[1], "1002", LEASE, || {});
 }
-
 
 /// The result of two workers that each search an order with `SELECT … FOR UPDATE`, find none, and insert it.
 #[derive(Debug, Default)]
@@ -262,7 +258,6 @@ fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     });
     Tutorial { orders: shop.count(table), error: errors.into_iter().flatten().next() }
 }
-
 
 /// The outcome on one database.
 pub(crate) struct Report {

@@ -97,7 +97,6 @@ impl Shop {
         self.key("lock")
     }
 
-
     pub(crate) fn read(&mut self) -> Result<Visit> {
         let (free, counts) = (self.key("free"), self.key("counts"));
         let (number, piece) = self.read.key(free).key(counts).invoke(&mut self.conn)?;
@@ -107,7 +106,6 @@ impl Shop {
     pub(crate) fn write(&mut self, visit: Visit) -> Result<()> {
         self.sell(visit, 0).map(drop)
     }
-
 
     /// `None`: a newer fencing token was seen.
     pub(crate) fn read_fenced(&mut self, fence: FencingToken) -> Result<Option<Visit>> {
@@ -132,12 +130,10 @@ impl Shop {
         Ok(call.arg(piece).arg(visit.number).arg(fence).invoke(&mut self.conn)?)
     }
 
-
     /// Returns `true` to the first worker that claims this moment.
     pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
         Ok(cmd("SETNX").arg(self.key(moment)).arg(1).query(&mut self.conn)?)
     }
-
 
     pub(crate) fn fill(&mut self, stock: i64) -> Result<()> {
         self.clear()?;
