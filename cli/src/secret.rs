@@ -85,8 +85,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // As a subreaper this process may have reaped the child already. Then the exit status is unknown, and the
-    // password counts.
+    // As a subreaper this process may have reaped the child. Then the status is unknown, which is no error.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed bytes that are not text")?;

@@ -207,8 +207,7 @@ impl<'a> Fleet<'a> {
         let mut working = self.workers.len();
         let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
-            // The stock is checked more often until the lock's server is killed, which is due at half the
-            // stock.
+            // The stock is checked more often until the lock's server is killed, at half the stock.
             match self.next(if to_strike { CHECK_EVERY / 10 } else { CHECK_EVERY }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,

@@ -397,8 +397,7 @@ fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
         .arg(program)
         .arg(folder.join(CONFIG))
         .args(arguments)
-        // The server gets a process group of its own: Ctrl-C must not end the server before the demo has
-        // ended its workers.
+        // In its own process group, the server gets no Ctrl-C, so it outlives the workers.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -323,8 +323,7 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // While a member is being reaped, this fails. The empty directory then stays, which disturbs no later
-        // helper.
+        // This fails while a member is being reaped. The empty directory then disturbs no later helper.
         std::fs::remove_dir(&self.path).ok();
     }
 }

@@ -325,8 +325,7 @@ impl Helper<'_> {
 
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        // After this the thread `orders` reads the orders that were sent before, then sends
-        // `Event::Orphaned`.
+        // The thread `orders` reads what was sent before, and then sends `Event::Orphaned`.
         self.stream.shutdown(Shutdown::Read).ok();
         if report == Report::Unwatched {
             self.kill();

@@ -202,8 +202,7 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // A stopped helper must continue: without its report of the command's end the lock would be
-            // renewed for ever.
+            // A stopped helper would not report the command's end, so the lock would be renewed for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -300,8 +299,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // The command may be stopped, because it used the terminal before it was offered the
-                    // terminal.
+                    // The command may be stopped, if it used the terminal before it was offered.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -378,8 +376,7 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // TERM goes to processes outside the group too, as from a service manager: none may outlive the
-            // lock.
+            // TERM also goes to processes outside the group, since none may outlive the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
@@ -434,8 +431,7 @@ impl Supervisor<'_> {
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // The command had the terminal, so Ctrl-C did not reach the calling script. This signal ends the
-            // script.
+            // The command had the terminal, so the calling script got no Ctrl-C. This signal ends the script.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

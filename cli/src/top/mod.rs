@@ -112,8 +112,7 @@ fn is_press(key: &KeyEvent) -> bool {
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // `clear` would ask the terminal for the cursor's position, and `typed` would read the answer. The screen
-    // is empty anyway.
+    // `clear` would ask for the cursor's position, and `typed` would read the answer. The screen is empty.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -34,8 +34,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             let takes = move || {
                 let _held = client.get_lock(first).acquire().unwrap();
                 meet.wait();
-                // In a cycle of three or more, a thread may be granted its second lock after that lock's
-                // holder was interrupted.
+                // In a larger cycle a thread may get its second lock, once the holder was interrupted.
                 match client.get_lock(second).lock_interruptibly(interrupt) {
                     Ok(()) => client.get_lock(second).unlock().unwrap(),
                     Err(error) => assert!(error.is_interrupted(), "{error}"),

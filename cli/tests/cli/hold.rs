@@ -160,8 +160,7 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
     assert_eq!(shell.wait().code(), Some(79));
     let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    // A renewal, due after a third of the lease, finds the loss. Without it the signal would come only at the
-    // end of the window.
+    // A renewal after a third of the lease finds the loss, long before the window ends.
     let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
     assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
@@ -340,8 +339,7 @@ fn hold_and_release_exit_with_their_documented_codes() {
         assert_eq!(code, wanted, "{text}: {said}");
         assert!(said.starts_with("leasehold: ") || said.contains("error: "), "{text}: {said}");
     }
-    // In TMPDIR another user may have made a folder of this name. The program must then use a folder that
-    // only its own user can create.
+    // Another user may have taken the folder's name in TMPDIR, so a folder is used that no other can create.
     let taken = "mkdir -m 777 \"$DIR/x\" && chmod 777 \"$DIR/x\" && mkdir -m 755 \"$DIR/x/leasehold-$(id -u)\" && \
           hold=$(TMPDIR=\"$DIR/x\" leasehold hold -q job) && leasehold release \"$hold\" && echo \"$hold\"";
     let (code, said) = code(taken);

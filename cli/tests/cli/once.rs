@@ -213,8 +213,7 @@ fn the_documented_crontab_hides_the_url() {
 /// Runs a line as cron does: an assignment sets the environment, and any other line is a command for a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // This script replaces the crontab's command. It writes all processes' arguments, which every user of the
-    // machine can read, into a file.
+    // This script stands in for the job. It writes the arguments of all processes, which any user can read.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();

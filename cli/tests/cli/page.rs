@@ -145,8 +145,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // During at least two lists and three seconds: the longest time without a reaction, and the number of
-    // rows that were made or moved.
+    // The longest time without a reaction, and the number of new or moved rows, in 3 s and two lists at
+    // least.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -293,8 +293,7 @@ fn the_page_fits_a_small_screen() {
     assert_eq!(page.value(title), "0a0a0a0a-0000-4000-8000-000000000000:7");
     let named = "getComputedStyle(document.getElementById('sort')).display";
     assert_eq!(page.value(named), "none");
-    // A phone has no space for a table: each lock is a block with named parts, and a selection list replaces
-    // the column heads.
+    // A phone has no space for a table: each lock is a block, and a selection list replaces the column heads.
     page.on_screen(375, 800, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");

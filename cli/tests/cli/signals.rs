@@ -183,8 +183,8 @@ fn killing_the_commands_parent_at_any_moment_leaves_no_command() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // Only a sleeping process counts, because a process that dies, or was about to become the command,
-        // may still show the arguments.
+        // A process that dies, or was about to become the command, may show the arguments, but does not
+        // sleep.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))

@@ -192,8 +192,7 @@ fn force_of_a_released_hold_spares_the_next_holder() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // Pages of a list are read at different times. The locks expire 3 s apart, so the order by remaining time
-    // is the same.
+    // The locks expire 3 s apart, more than a listing takes, so pages that are read later keep the order.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -202,8 +201,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // Characters that would control the terminal are shown as text. The lock has no expiry, and the screen
-    // says so.
+    // Characters that would control the terminal are shown as text. This lock has no expiry.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);

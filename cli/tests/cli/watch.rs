@@ -63,8 +63,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
-    // A poll between the release and the grant prints `waiting` before `acquired`, so the test reads the
-    // lines since the release again.
+    // A poll between release and grant prints `waiting` before `acquired`, so these lines are read again.
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;
