@@ -55,7 +55,6 @@ impl Server {
 
     pub(crate) fn start_program(program: &OsStr, options: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        // If another process takes the port first, another port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             if let Some(process) = start_server(program, port, dir.path(), options) {
