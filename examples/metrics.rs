@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let observed = client.clone();
     thread::spawn(move || {
         for request in server.incoming_requests() {
-            // Updates the gauges to their present values.
+            // The gauges get their present values by `sample`.
             metrics.sample(&observed.stats());
             request.respond(Response::from_string(exporter.render())).ok();
         }

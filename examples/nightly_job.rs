@@ -25,7 +25,7 @@ fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> 
     let at_most = Duration::from_secs(60);
     let mut jobs = 0;
     for number in 0..TICKS {
-        // The timers do not fire together: a late timer must not run a short job again that is already over.
+        // Real timers do not fire together. A late timer must not run a job again that is already over.
         let late = tick / 20 * ((process + number) % PROCESSES);
         let due = first + tick * number;
         thread::sleep((due + late).saturating_sub(SystemTime::now().duration_since(UNIX_EPOCH)?));

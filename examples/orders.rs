@@ -39,15 +39,13 @@ const TABLES: [&str; 5] = [
     "CREATE TABLE orders_fences (purchase VARCHAR(20) PRIMARY KEY, fence BIGINT NOT NULL)",
 ];
 
-/// The purchase, by the token that was made with its form.
+/// The token that was made with the form of the purchase.
 const TOKEN: &str = "form-7f3a";
 /// The worker's lease, which is not renewed; and a lease that is shorter than the pause.
 const LEASE: Duration = Duration::from_secs(20);
 const SHORT_LEASE: Duration = Duration::from_millis(500);
 /// How long a worker waits for the other worker, which the lock may keep out.
 const MEETING: Duration = Duration::from_millis(1_500);
-
-// ---- one shop, three databases
 
 enum Database {
     Postgres(Box<postgres::Client>),
@@ -119,8 +117,6 @@ impl Database {
     }
 }
 
-// ---- placing an order
-
 /// The shop's guards against a second order.
 #[derive(Clone, Copy)]
 struct Guards {
@@ -191,8 +187,6 @@ impl Guards {
     }
 }
 
-// ---- the accidents
-
 /// The outcome of one purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Became {
@@ -227,8 +221,6 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     guards.place(url, &locks[0], "1001", LEASE, || {});
     guards.place(url, &locks[1], "1002", LEASE, || {});
 }
-
-// ---- what the tutorials say
 
 /// The result of two workers that each search an order with `SELECT … FOR UPDATE`, find none, and insert it.
 #[derive(Debug, Default)]
@@ -266,8 +258,6 @@ fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     });
     Tutorial { orders: shop.count(table), error: errors.into_iter().flatten().next() }
 }
-
-// ---- all databases
 
 /// The outcome on one database.
 pub(crate) struct Report {

@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let connect = || url.as_deref().map_or_else(|| Ok(LockClient::in_memory()), LockClient::connect);
     let client = connect()?;
     let shelf = path_lock(&client, "library/east/shelf").acquire()?;
-    // Asks on another thread, which is another owner, as another program would be.
+    // Another thread is another owner, as another program would be, so a thread asks.
     let is_free = |path: &str| -> Result<bool> {
         std::thread::scope(|scope| {
             let tries = scope.spawn(|| path_lock(&client, path).try_acquire().map(|guard| guard.is_some()));
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         println!("{path}: {}", if is_free(path)? { "free" } else { "locked" });
     }
     shelf.check()?; // before each write: an error if one of the locks is lost
-    // The holder of a path may also lock a path below it, since a writer may read.
+    // A lock below needs a read lock of this path, which the holder of its write lock gets.
     println!("and the box within: {}", path_lock(&client, "library/east/shelf/box").try_acquire()?.is_some());
     shelf.unlock()?;
     println!("afterwards library: {}", if is_free("library")? { "free" } else { "locked" });

@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let loaded = client.get_count_down_latch("example:loaded");
-    // Sets the latch up before any worker waits, since a latch that was never set up is open.
+    // The latch is set up before any worker waits, since a latch that was never set up is open.
     loaded.try_set_count(WORKERS)?;
     thread::scope(|scope| {
         let workers: Vec<_> = (1..=WORKERS).map(|number| (number, loaded.clone())).collect();

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
                 looked.recv().ok(); // waits until the sender is dropped
                 Ok::<(), leasehold::Error>(())
             }));
-            // Waits until the customer is in the queue, which every client can inspect.
+            // The customer is in the queue once `inspect` counts one more waiter.
             while front.inspect(desk)?.waiting <= number {
                 thread::sleep(Duration::from_millis(5));
             }

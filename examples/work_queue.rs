@@ -29,7 +29,7 @@ impl Queue {
     /// Appends an item; `None` makes one consumer stop.
     fn put(&self, item: Option<u32>) -> Result<()> {
         let mut guard = self.lock.acquire()?;
-        // Waits in a loop: another thread may have been quicker, and a wait may end without a notification.
+        // `wait_while` loops: another thread may be quicker, or a wait may end without a notification.
         self.not_full.wait_while(&mut guard, |_guard| self.items(|items| items.len() == PLACES))?;
         self.items(|items| items.push_back(item));
         // If a step fails, the dropped guard releases the lock.

@@ -51,7 +51,7 @@ firing() {
     curl -s "http://127.0.0.1:$port_of_prometheus/api/v1/alerts" |
         python3 -c 'import json, sys; print(*sorted({one["labels"]["alertname"] for one in json.load(sys.stdin)["data"]["alerts"] if one["state"] == "firing"}))'
 }
-# Waits until these alerts fire, for so many seconds at most. No other alert may fire meanwhile.
+# Waits for the alerts $3, $2 seconds at most. No other alert may fire meanwhile; with an empty $3, none at all.
 fires() { # what seconds alerts
     local found='' begun=$SECONDS
     while ((SECONDS < begun + $2)); do
@@ -173,7 +173,7 @@ redis_says "HSET crowd:one $owner:1 1" "EXPIRE crowd:one 600" "RPUSH redisson_lo
 fires "a crowd waits" 180 LeaseholdManyWait
 redis_says "DEL crowd:one redisson_lock_queue:{crowd:one}"
 calm
-# Makes the record of a job's run look so many hours old, by its expiry: a record lasts for 40 days from the run's end.
+# Sets the expiry of the job's record as if the last run had ended $1 hours ago: a record lasts for 40 days from the run's end.
 ran() { # hours ago
     redis_says "EVAL \"for _, key in ipairs(redis.call('KEYS', 'leasehold_client:*')) do local text = redis.call('GET', key)
         if text and text:find('job=nightly', 1, true) then redis.call('EXPIRE', key, 40 * 86400 - $1 * 3600) end end\" 0"

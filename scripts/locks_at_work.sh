@@ -6,7 +6,7 @@ show_locks_at_work() { # the program stock, the program leasehold
     local stock=$1 leasehold=$2 lines='' name
     "$stock" --url "$REDIS_URL" --rows redis_lock_fenced --stock 2000 >/dev/null 2>&1 </dev/null &
     running=$!
-    # Repeats until a list has what is wanted: a client writes its directory entry within a third of its lease of 1 s, and a hold lasts milliseconds.
+    # A client writes its directory entry within 0.33 s, and a hold lasts milliseconds, so the list is repeated until it shows both.
     for _ in {1..400}; do
         lines=$(LEASEHOLD_URL=$REDIS_URL "$leasehold" ls 'leasehold-demo:*' 2>&1)
         # The list must have a holder with its process, and waiters in the last column.

@@ -35,7 +35,7 @@ pack_changelog() {
         "$version" "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' "$home/cli/Cargo.toml")" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
-# cargo cyclonedx writes a file beside each manifest of the workspace. This keeps the program's file and removes the others.
+# cargo cyclonedx writes a file beside each manifest of the workspace, but only the program's file is wanted.
 pack_sbom() { # file
     local name=leasehold-release member
     (cd "$home" && "$tools/cargo/bin/cargo-cyclonedx" cyclonedx --quiet --manifest-path cli/Cargo.toml --format json \
@@ -44,7 +44,7 @@ pack_sbom() { # file
     for member in "$home" "$home/xtask"; do
         rm -f "$member/$name.json"
     done
-    # The names of this workspace's packages contain the path of this folder, which this replaces.
+    # The names of this workspace's packages contain this folder's path, which must not differ between two runs.
     sed -i "s|$home|/leasehold|g" "$1"
 }
 

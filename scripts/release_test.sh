@@ -61,7 +61,7 @@ names_in() { (cd "$1" && find . -path ./proc -prune -o -print | LC_ALL=C sort); 
 
 # --- use -------------------------------------------------------------------------------------------------------
 
-# Writes a script with the five examples of docs/command-line.md. Programs of the user's that the examples call only write a line.
+# Writes a script with the five examples of docs/command-line.md. Stand-ins for the user's own programs only write a line.
 examples() { # lacks-fair
     local page section crontab blocks
     page=$home/docs/command-line.md
@@ -150,7 +150,7 @@ first_lock() { # root url install…
 test_files() {
     (cd "$files" && sha256sum --quiet --check SHA256SUMS) || fail "checksums differ"
     local target name url key=$roots/key
-    # Signs with a new key and verifies as the page says. After a change of the file the verification must fail.
+    # Signs with a new key, and verifies as docs/installing.md says. Once SHA256SUMS is changed, the verification must fail.
     rm -f "$key" "$key.pub"
     ssh-keygen -q -t ed25519 -N '' -f "$key"
     LEASEHOLD_RELEASE_KEY=$key release_sign
@@ -302,7 +302,7 @@ podman_in() { # store command…
     podman --root "$store/root" --runroot "$store/run" --storage-driver vfs "$@"
 }
 
-# Whether no orphan is left. Orphans are short sleeps; the command is a long sleep, and the helper's arguments contain both.
+# Whether no orphan (a short sleep) is left. The pattern ends with `$`, because the helper's arguments contain the short sleep too.
 no_sleeper_below() { # process
     local list
     list=$(children_of "$1"; children_of "$(ps -o pid= --ppid "$1" | head -n 1 | tr -d ' ')")

@@ -25,7 +25,7 @@ usage() {
     exit 2
 }
 
-# A loop checks now and then whether its parent lives, so that it ends even if the parent was killed.
+# Each loop checks now and then whether this script lives, so that it ends even if the script was killed.
 start_loops() { # how many
     local loop turn
     for ((loop = 0; loop < $1; loop++)); do

@@ -56,7 +56,7 @@ servers_package_manager() {
     return 1
 }
 
-# Prints the package that has a program, for each package manager.
+# Prints the package in which a package manager has a program.
 servers_package_of() { # program manager
     case "$1:$2" in
         redis-server:brew | redis-server:dnf | redis-server:apk) echo redis ;;

@@ -31,7 +31,7 @@ STORES_STARTED=()
 STORES_URL=
 STORES_PID=
 STORES_ABOUT=
-# The ways to keep locks in one database share a server, whose URL and process id are here.
+# URL and process id of the one server that all forms of locks in PostgreSQL share; the same for MariaDB.
 STORES_POSTGRES=()
 STORES_MARIADB=()
 
@@ -62,7 +62,7 @@ stores_stop() {
 # Prints a random port, which is probably free. A server is tried on several ports until it runs.
 stores_port() { echo $((20000 + RANDOM % 10000)); }
 
-# Waits until a command succeeds or the server has ended.
+# Waits until a command succeeds; fails if the server ends first.
 stores_wait() { # command…
     local _
     for _ in $(seq 600); do
@@ -73,7 +73,6 @@ stores_wait() { # command…
     return 1
 }
 
-# Prints the answer to a POST request.
 stores_post() { # port path body
     exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
     printf 'POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' "$2" "${#3}" "$3" >&3
@@ -189,7 +188,6 @@ stores_start_etcd() { # folder
 
 STORES_MOST_CONNECTIONS=2000
 
-# Describes how this form keeps locks.
 stores_form() { # form
     case $1 in
         rows) echo 'rows with leases' ;;

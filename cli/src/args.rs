@@ -583,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claps_own_checks_accept_the_arguments() {
+    fn claps_debug_assertions_accept_all_argument_definitions() {
         help::command().debug_assert();
     }
 
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn names_starting_with_a_dash_follow_two_dashes() {
+    fn a_lock_name_starting_with_a_dash_is_parsed_after_two_dashes() {
         let read = |line: &str| match Cli::read_from(line.split(' ')).map(|cli| cli.action) {
             Ok(Action::Run(RunArgs { name, terms, .. }) | Action::Elect(ElectArgs { name, terms, .. })) => {
                 Some(format!("{name}: {}", terms.command.join(OsStr::new(" ")).display()))

@@ -11,7 +11,7 @@ use crate::show::seconds;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Runs,
-    /// The last runner still holds the lock, so no other may run the job.
+    /// The last run still holds the lock (`--at-least`), so no other may begin.
     HasRun,
     MayRun,
 }

@@ -85,7 +85,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // As a subreaper this process may have reaped the child already; then the exit status is unknown.
+    // As a subreaper this process may have reaped the child. Then the status is unknown, which is no error.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed bytes that are not text")?;
@@ -101,7 +101,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_commands_first_line_is_the_password() {
+    fn the_password_commands_first_output_line_is_the_password() {
         let said = |command: &str| printed_by(command, "host:1");
         let shown = format!("{:?}", said("printf '%s\\nmore\\n' S3CR3T").unwrap());
         assert!(!shown.contains("S3CR3T"), "{shown}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_password_and_one_in_a_url_are_detected() {
+    fn a_text_with_a_bare_or_url_password_is_recognized() {
         for (text, has) in [
             ("pw\n", true),
             ("redis://:pw@host", true),

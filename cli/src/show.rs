@@ -18,7 +18,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Ended {
             let shown = inspect(client, name, args.token).map_err(explained(say))?;
             let is_silent = common.quiet && common.format == Format::Text;
             if !is_silent {
-                // An error means that the store has no records, or that the user may not read them.
+                // The store may have no records, or the user may not read them: then none is shown.
                 let last = client.last_run(name).ok().flatten();
                 let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
                 let cycles = if shown.is_held() && is_waited_for { cycles::seen(client) } else { Vec::new() };

@@ -18,7 +18,7 @@ use crate::secret;
 
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended) -> Ended {
     let say = Say::new(common);
-    // No entry in the directory of clients, since this only reads.
+    // A client that only reads needs no entry in the directory of clients.
     let client = open(common, None, say, |builder| builder.directory(false));
     let client = client.map_err(|error| unconnected(common, &error, say))?;
     let ended = ask(&client, say);
@@ -169,7 +169,7 @@ pub(crate) fn text(error: &Error) -> String {
         Some(error) => error.detail().to_owned(),
         None => cause.to_string(),
     });
-    // Leaves out the system's text for a silent server, which adds nothing to the time-out.
+    // This is the system's text for a time-out, which `words` names already.
     let cause = cause.filter(|cause| !cause.starts_with("Resource temporarily"));
     if let Some(cause) = cause.filter(|cause| !words.contains(cause)) {
         words += &format!(" ({cause})");
@@ -244,7 +244,8 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 
 struct Warnings(Say);
 
-/// Parts of the warnings about a set-up. Each run would repeat them until someone changes the set-up.
+/// Parts of the warnings about a set-up, which are printed once. Otherwise each run would repeat them until
+/// someone changes the set-up.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 
@@ -313,6 +314,6 @@ fn speaks_tls(place: &str) -> Option<bool> {
     stream.set_read_timeout(Some(PROBE_LIMIT)).ok()?;
     stream.write_all(&hello()).ok()?;
     let mut first = [0; 2];
-    // The record's type (alert or handshake) and the major version. A server without TLS stays silent.
+    // A record of TLS begins with its type (alert or handshake) and the major version.
     Some(stream.read_exact(&mut first).is_ok() && matches!(first, [0x15 | 0x16, 3]))
 }

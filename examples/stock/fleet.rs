@@ -207,7 +207,7 @@ impl<'a> Fleet<'a> {
         let mut working = self.workers.len();
         let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
-            // Checks the stock more often until it kills the lock's server, which is due at half the stock.
+            // The stock is checked more often until the lock's server is killed, at half the stock.
             match self.next(if to_strike { CHECK_EVERY / 10 } else { CHECK_EVERY }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
@@ -332,7 +332,7 @@ impl<'a> Fleet<'a> {
     fn halt(&mut self, number: usize) -> Result<()> {
         let pid = self.pid(number)?;
         kill_process(pid, Signal::STOP)?;
-        // Waits until the worker has stopped, so that it cannot read the message before.
+        // The worker must have stopped before the message is sent. Otherwise it could read the message now.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let from = Instant::now();
         while waitid(WaitId::Pid(pid), options)?.is_none_or(|status| !status.stopped()) {
@@ -348,7 +348,7 @@ impl<'a> Fleet<'a> {
 impl Drop for Fleet<'_> {
     fn drop(&mut self) {
         for worker in &mut self.workers {
-            // Also kills a stopped worker. Does nothing to a worker whose end was already noticed.
+            // This also kills a stopped worker, and does nothing to a worker whose end was already noticed.
             if let Err(e) = worker.child.kill().and_then(|()| worker.child.wait()) {
                 eprintln!("stock: worker {} could not be ended: {e}", worker.child.id());
             }
@@ -390,6 +390,6 @@ fn hear(number: usize, said: ChildStdout, tell: &Sender<(usize, Event)>) {
             return;
         }
     }
-    // Fails while the fleet is being dropped.
+    // This fails while the fleet is being dropped.
     drop(tell.send((number, Event::Ended)));
 }

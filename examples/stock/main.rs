@@ -67,8 +67,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("stock: {e}");
-            // The status of a command that Ctrl-C ended: a shell may notice this end before it gets the
-            // signal itself.
+            // 130: Ctrl-C ended the program. A calling shell may see this status before its own signal.
             match e.downcast_ref() {
                 Some(fleet::NoNews::Interrupted) => ExitCode::from(130),
                 _ => ExitCode::FAILURE,

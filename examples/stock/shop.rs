@@ -77,8 +77,8 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // Reads have no time-out: when its process was stopped and continues, Linux ends a read that has one
-        // with EINTR. The parent ends a run without progress.
+        // Reads have no time-out, because Linux ends a read with a time-out (EINTR) when its stopped process
+        // continues. The parent ends a run without progress.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
             conn,
@@ -97,8 +97,6 @@ impl Shop {
         self.key("lock")
     }
 
-    // -- the seller's steps
-
     pub(crate) fn read(&mut self) -> Result<Visit> {
         let (free, counts) = (self.key("free"), self.key("counts"));
         let (number, piece) = self.read.key(free).key(counts).invoke(&mut self.conn)?;
@@ -108,8 +106,6 @@ impl Shop {
     pub(crate) fn write(&mut self, visit: Visit) -> Result<()> {
         self.sell(visit, 0).map(drop)
     }
-
-    // -- the same steps, which also check a fencing token
 
     /// `None`: a newer fencing token was seen.
     pub(crate) fn read_fenced(&mut self, fence: FencingToken) -> Result<Option<Visit>> {
@@ -134,14 +130,10 @@ impl Shop {
         Ok(call.arg(piece).arg(visit.number).arg(fence).invoke(&mut self.conn)?)
     }
 
-    // -- moments at which a fault happens, each claimed by one worker in a run
-
     /// Returns `true` to the first worker that claims this moment.
     pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
         Ok(cmd("SETNX").arg(self.key(moment)).arg(1).query(&mut self.conn)?)
     }
-
-    // -- the parent's part
 
     pub(crate) fn fill(&mut self, stock: i64) -> Result<()> {
         self.clear()?;

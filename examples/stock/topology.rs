@@ -155,7 +155,7 @@ impl Servers {
     /// wait before [`mend`](Self::mend).
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // In a cluster only the primary of the counter's slot answers; elsewhere the master comes first.
+        // In a cluster only the primary of the counter's slot answers. Elsewhere the master comes first.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
@@ -182,7 +182,6 @@ impl Servers {
                 let lost = Some(urls.remove(struck));
                 Ok(Some(Nodes { epoch: 2, urls, lost }))
             }
-            // These topologies repair themselves.
             Topology::Redlock | Topology::Sentinel | Topology::Cluster => Ok(None),
         }
     }
@@ -246,7 +245,7 @@ fn cluster() -> Result<Vec<Server>> {
     }
     for (primary, replica) in primaries.iter().zip(replicas) {
         let id: String = primary.ask(&["CLUSTER", "MYID"])?;
-        // Repeats the request until the replica knows that its primary has slots.
+        // A replica refuses this until it knows that its primary has slots, so the request is repeated.
         until_agreed(|| Ok(replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()))?;
     }
     for server in &servers {
@@ -315,7 +314,7 @@ impl Server {
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let of_cluster =
             if config.contains("cluster-enabled") { format!("cluster-port {bus}\n") } else { String::new() };
-        // A Sentinel stores its state in its configuration file.
+        // A Sentinel stores its state in its configuration file, so settings are no arguments.
         let file = format!("bind 127.0.0.1\nport {port}\ndir {}\n{of_cluster}{config}", folder.display());
         let written = std::fs::write(folder.join(CONFIG), file).map_err(Into::into);
         let started = written.and_then(|()| keep(&folder, &arguments));
@@ -398,8 +397,7 @@ fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
         .arg(program)
         .arg(folder.join(CONFIG))
         .args(arguments)
-        // The server gets a process group of its own: Ctrl-C must not end the server before the demo has
-        // ended its workers.
+        // In its own process group, the server gets no Ctrl-C, so it outlives the workers.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

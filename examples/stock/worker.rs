@@ -58,7 +58,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn work() -> Result<()> {
-    // Ignores Ctrl-C, which the terminal sends to the workers too: the parent ends them.
+    // The terminal sends Ctrl-C to the workers too. They ignore it, because the parent ends them.
     ctrlc::set_handler(|| {})?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
@@ -240,7 +240,6 @@ impl Till<'_> {
     /// other failure is an error.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
-            // If the lock's server was killed, the release fails, and the lock ends with its lease.
             Err(e) if e.work_ran() => {
                 self.floor.told_lost.fetch_add(1, Ordering::Relaxed);
                 Ok(())

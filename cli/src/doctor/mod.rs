@@ -31,7 +31,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
     let given = store::settings(common);
     let lease = args.lease.unwrap_or(given.lease);
     let begun = Moment::now();
-    // Writes no entry in the directory of clients, since `doctor` must leave nothing in the store.
+    // `doctor` must leave nothing in the store, so its client writes no entry in the directory of clients.
     let built = store::open(common, None, say, |builder| {
         args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
     });
@@ -44,7 +44,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
             (ErrorKind::InvalidInput, _) => return Err(explain(error, say)),
-            // The next checks go on: an old server, a replica, or a server behind a proxy can answer them.
+            // An old server, a replica and a server behind a proxy do answer, so the next checks are made.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
@@ -133,7 +133,7 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     while !is_cut && let Some(page) = locks.next_page() {
         match page {
             Ok(page) => {
-                // Semaphores are skipped: they have no holders, and a count without an expiry is normal.
+                // A semaphore normally has no expiry. It has no holders, so the filter skips it.
                 for lock in page.into_iter().filter(|lock| has_no_end(lock) && !lock.holders.is_empty()) {
                     count += 1;
                     names.extend(Some(lock.name).filter(|_| names.len() < NAMED.1));

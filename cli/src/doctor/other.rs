@@ -109,7 +109,7 @@ fn trial(report: &mut Report, client: &LockClient, store: &str) -> bool {
     }
     report.add(match (store, fence) {
         ("postgres" | "mysql", Some(fence)) => {
-            // The token shows the server's clock: microseconds since 1970, unless the last token was larger.
+            // The token is the server's clock in microseconds since 1970, unless the last token was larger.
             let server = Duration::from_micros(fence.get()).as_secs_f64();
             clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
         }

@@ -95,7 +95,7 @@ impl Report {
         if !finding.advice.is_empty() {
             line = format!("{line}. {}", sentence(finding.advice));
         }
-        // Other programs may have chosen the names, and each finding must stay on one line.
+        // A name that another program chose may contain line breaks, but each finding must stay on one line.
         plain(&line)
     }
 

@@ -67,7 +67,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // Without the right to delete keys, a trial must not create a key without an expiry.
+    // A user who may not delete keys could not remove a key without an expiry, so the trial creates none.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));
@@ -167,7 +167,7 @@ fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
 
 fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> Result<bool, Refusal> {
     let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
-    // A connection that has subscribed can send nothing else.
+    // A connection that has subscribed can send nothing else, so each subscription uses a new one.
     let answer = if is_subscription { place.connect(asked.limit)?.ask(words) } else { wire.ask(words) };
     match answer {
         Err(Refusal::NoRight) => Ok(false),

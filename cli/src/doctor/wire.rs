@@ -100,7 +100,7 @@ pub(super) struct Wire {
 impl Place {
     fn new(url: &str, access: &Access, label: Option<String>) -> Option<Place> {
         let info = url.into_connection_info().ok()?;
-        // Does not send the library's name (CLIENT SETINFO), which a restricted user may not do.
+        // A restricted user may not send CLIENT SETINFO (the library's name), so this connection skips it.
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         settings = access.username.iter().fold(settings, |settings, name| settings.set_username(name));
         settings =
@@ -259,7 +259,8 @@ fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Resul
     Err(failure)
 }
 
-/// The address of a slot range's primary. A server that does not know its own host is at the address `asked`.
+/// The address of a slot range's primary. A primary that does not know its own host is taken to be at
+/// `asked`, the host of the server that was asked.
 fn primary(range: &Value, asked: &str) -> Option<String> {
     let member = list(list(range).get(2)?);
     let (host, port) = (text(member.first()?), text(member.get(1)?));

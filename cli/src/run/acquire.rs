@@ -35,7 +35,7 @@ pub(super) fn acquire(
             },
             None => lock(client, args).acquire_owned_with(&options),
         };
-        // A signal that came with the grant still ends the program: dropping the guard releases the lock.
+        // If a signal came with the grant, the program ends, and the dropped guard releases the lock.
         let outcome = match caught.signals.try_recv() {
             Ok(signal) => return Err(Exit::Signal(signal)),
             Err(_none) => outcome,
@@ -53,7 +53,6 @@ pub(super) fn acquire(
                 if let Some(window) = full_window(args, &guard) {
                     return Ok((guard, window));
                 }
-                // The lock was lost before the command started: wait again, if time remains.
                 if patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     let words = format!(
                         "{name} was granted, and lost before the command could start: the store is too slow for this lease"
@@ -86,8 +85,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
-    // The window after the first renewal is the full one, even if the store allows a shorter lease than
-    // `asked`.
+    // The first renewal makes the window full. The store may allow less than `asked`, so any growth counts.
     while !last.is_zero() {
         std::thread::park_timeout(Duration::from_millis(10));
         let remaining = guard.remaining();
@@ -99,7 +97,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// Whether the hold is renewed: not if `--max-hold` is within a lease and the store ends it (see [`lock`]).
+/// Whether the client renews the hold. If `--max-hold` is within one lease, the store ends the hold without a
+/// renewal, unless the lock is for readers, writers or permits (see [`lock`]).
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
@@ -129,7 +128,6 @@ fn permit(
     let semaphore = client.get_expirable_semaphore(name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
-        // If the name has more permits, more commands could run at once than the caller allows.
         if there != i64::from(permits) {
             let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \

@@ -45,7 +45,7 @@ pub(super) struct Family {
 
 impl Family {
     pub(super) fn signal(&self, signal: i32) {
-        // The list is made before the signals: while a parent ends, a list may lack its children.
+        // A list made while a process ends may lack its children, so `living` comes before the signals.
         let living = self.living();
         kill_group(self.group, signal);
         let Some(signal) = Signal::from_named_raw(signal) else { return };
@@ -114,7 +114,7 @@ impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // Installs a handler for SIGCONT: without one the timer would stop after its first signal.
+        // Without a handler for SIGCONT the timer would stop after its first signal.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -193,7 +193,7 @@ impl Member {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
         let large = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        // The first thread may be dead while other threads live.
+        // The state is the first thread's, which can end before the others. Field 17 counts the threads.
         let is_dead = matches!(fields.first(), Some(&"Z" | &"X")) && number(17)? <= 1;
         let memory = (large(25).unwrap_or(0), large(45).unwrap_or(0));
         Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })
@@ -208,7 +208,7 @@ impl Member {
         {
             return;
         }
-        // Linux before 5.3 has no pidfd, and a container's filter may refuse it.
+        // Linux before 5.3 has no pidfd, and a container's filter may refuse it, so `kill` is the fallback.
         let sent = process.and_then(|process| pidfd_send_signal(process.as_fd(), signal));
         if sent.is_err_and(|error| error != Errno::SRCH) {
             kill_process(pid, signal).ok();
@@ -264,8 +264,8 @@ pub(super) fn is_seen(say: Say) -> Result<(), Exit> {
     if is_own || !cfg!(target_os = "linux") { Ok(()) } else { Err(say.error(UNSEEN, Exit::Internal)) }
 }
 
-/// Whether a process group has a living process. A zombie keeps the group's number, for ever in a container
-/// without an init. Another user's group lives even if this user may not signal it.
+/// Whether a process group has a living process. A zombie keeps the group's number (for ever in a container
+/// without an init), so the members are checked too. EPERM means that another user's process lives.
 fn group_lives(group: Pid) -> bool {
     let there = test_kill_process_group(group);
     let is_there = there.is_ok() || cfg!(target_os = "linux") && there == Err(Errno::PERM);
@@ -293,7 +293,7 @@ impl Cgroup {
             return None;
         }
         if !cgroup.path.join("cgroup.kill").exists() {
-            cgroup.remove(); // Linux before 5.14 cannot kill a group
+            cgroup.remove(); // Linux before 5.14 cannot kill a control group
             return None;
         }
         Some(cgroup)
@@ -323,8 +323,7 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // Fails while a member is being reaped. An empty directory then stays, which disturbs no later
-        // helper.
+        // This fails while a member is being reaped. The empty directory then disturbs no later helper.
         std::fs::remove_dir(&self.path).ok();
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     signals::ignore_terminal_output_stop();
     match serve(args, command) {
         Ok(()) => Exit::Success,
-        Err(_) => Exit::Internal, // the supervisor sees the end of the socket
+        Err(_) => Exit::Internal, // the closed socket tells the supervisor
     }
 }
 
@@ -58,17 +58,17 @@ pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
         return Exit::Internal;
     }
-    // If the helper died before that request, this process has another parent, and the kernel will not kill
-    // it.
+    // If the helper died before the call above, the kernel will not kill this process, so it must end itself.
+    // It notices the death by its new parent.
     if getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok()) != Some(args.parent) {
         return Exit::Internal;
     }
     if let Some(cgroup) = &args.cgroup {
-        // May fail, since the helper can find descendants without the control group too.
+        // A failure is ignored, since the helper also finds descendants without the control group.
         std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
     }
     let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
-    let Ok(words) = words else { return Exit::Usage }; // command lines contain no NUL
+    let Ok(words) = words else { return Exit::Usage };
     let Some(program) = words.first() else { return Exit::Usage };
     args.inherited.restore();
     let Err(error) = execvp(program, &words);
@@ -85,7 +85,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
-    // If the supervisor does not read, this process must still end the command.
+    // A supervisor that does not read must not block this process, which has to end the command.
     stream.set_write_timeout(Some(Duration::from_millis(50)))?;
     let (sender, events) = unbounded();
     let (orders, reading) = (sender.clone(), stream.try_clone()?);
@@ -174,7 +174,7 @@ fn watch(child: Pid, mut watched: Watched) {
             Err(_) => return,
         };
         if let Some(signal) = status.stopping_signal() {
-            // Consumes this stop, so that the next call of `waitid` does not report it again.
+            // This call consumes the stop, so that the next `waitid` does not report it again.
             waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
             drop(watched.events.send(Event::Stopped(signal)));
             continue;
@@ -205,7 +205,8 @@ struct Helper<'a> {
     stage: Stage,
     /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
-    /// No further order comes. The command's end may be seen before the order that caused it is read.
+    /// No further order comes. After the command's end the helper waits for this, because the order that
+    /// caused the end may not be read yet.
     has_all_orders: bool,
     ended: Option<Report>,
 }
@@ -231,7 +232,8 @@ impl Helper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The watching thread reports the command's end before it drops its sender.
+                // The watching thread reports the command's end before it drops its sender. Without that
+                // report, nothing watches the command.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -247,7 +249,7 @@ impl Helper<'_> {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
             (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
-            // Kills again after a while, since a process that was forking may have left a child.
+            // The kill is repeated, since a process that was forking may have left a child.
             (Stage::Killed, _) => Moment::now().plus(POLL),
             (Stage::Tolerated, _) => Moment::NEVER,
         }
@@ -306,7 +308,7 @@ impl Helper<'_> {
     }
 
     /// Called when all orders have been read: the command has ended, or the supervisor is gone, so that no
-    /// process renews the lock. While the command is running, the grace or more is left.
+    /// process renews the lock. A command that still runs gets the grace, because at least that time is left.
     fn orphaned(&mut self) {
         self.has_all_orders = true;
         if self.ended.is_none() && (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
@@ -323,7 +325,7 @@ impl Helper<'_> {
 
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        // Orders that were sent before are still read; after them comes `Event::Orphaned`.
+        // The thread `orders` reads what was sent before, and then sends `Event::Orphaned`.
         self.stream.shutdown(Shutdown::Read).ok();
         if report == Report::Unwatched {
             self.kill();
@@ -331,8 +333,8 @@ impl Helper<'_> {
         self.end_rest();
     }
 
-    /// A command that ended by itself may leave children. The children of a command that was asked to end get
-    /// the grace.
+    /// A command that ended by itself may leave children running. The children of a command that was asked to
+    /// end get the grace, and are then killed.
     fn end_rest(&mut self) {
         if self.ended.is_some() && self.is_asked && self.stage == Stage::Running {
             let kill_at = Moment::now().plus(self.args.grace).min(self.limit());

@@ -58,7 +58,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
     };
     let say = Say::new(common);
     check(args.lease.or_default(), "the lease", &args.terms, say)?;
-    // Listens before the election, so that an unusable address fails at once.
+    // The program listens before the election, so that an unusable address fails at once.
     let office = args.listen.as_ref().map(|address| Office::listening(address, say)).transpose()?;
     let office = office.map(Arc::new);
     let is_patient = args.patience.wait.is_none() && !args.patience.no_wait;
@@ -72,8 +72,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // The error was printed. Like a candidate of the library, this one tries to reach the store
-                // again.
+                // As in the library, a candidate waits until the store can be reached again.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };
@@ -147,7 +146,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
                 say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage)
             }
             (None, Err(error)) => store::explain(&error, say),
-            // The loss or the release was already reported.
+            // The supervisor has reported a loss, so an error of the release adds nothing.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
                 let words =
@@ -193,8 +192,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
 /// `--at-least` is over.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
-    // Releases only a lock that lasts longer than a request may take. Otherwise the request could arrive when
-    // another owner has the lock.
+    // A late request must not free another owner's lock, so this lock must outlast any request.
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)
@@ -253,7 +251,6 @@ fn with_client(
 ) -> Ended {
     let say = Say::new(common);
     family::is_seen(say)?;
-    // The signal mask is read before the first thread starts, so that all threads inherit the changed one.
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();
@@ -262,7 +259,7 @@ fn with_client(
     let client = connect(common, lease, label.as_deref(), away, &caught, say)?;
     let ended = act(&client, &caught, say);
     if caught.is_hurried() {
-        store::finish_within(client, Duration::ZERO); // a signal has already ended this program's work
+        store::finish_within(client, Duration::ZERO);
     } else {
         store::finish(client);
     }

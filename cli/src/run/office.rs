@@ -77,7 +77,7 @@ impl Office {
         if let Some(refusal) = http::refusal(request) {
             return refusal;
         }
-        // Accepts any `Host`, unlike `serve`, because no answer names a lock, host or program.
+        // No answer names a lock, host or program, so any `Host` is accepted, unlike in `serve`.
         match request.path.as_str() {
             "/leader" => leader(*self.stage(), Moment::now()),
             "/ready" => self.ready(),

@@ -31,8 +31,8 @@ pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
     let (role, part) = (words.next()?, words.next()?);
     let part: Part = serde_json::from_str(part.to_str()?).ok().filter(|part: &Part| role == part.role())?;
-    // Linux would list this process as `exe`, after the file in /proc from which it started. The write fails
-    // on other systems, which need no such correction.
+    // Linux would list this process as `exe`, because it was started from /proc/self/exe. On other systems
+    // the write fails, and is not needed.
     std::fs::write("/proc/self/comm", "leasehold").ok();
     let command: Vec<OsString> = words.collect();
     Some(match part {
@@ -99,7 +99,8 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// Orders of the process that holds the lock. If that process dies, the socket ends.
+/// Orders to the helper or the lookout, sent by the process that holds the lock. If that process dies, the
+/// socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The lock is held until this instant at least. A later `Until` extends that, and `Gone` ends it.

@@ -81,7 +81,7 @@ impl Caught {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
-                    // Before the command runs, this signal stops or continues this process.
+                    // Before the command runs, a stop or continue is meant for this process.
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
@@ -122,8 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal ends the program, even if the work just succeeded: no
-                        // one else receives the signal.
+                        // If `more` is zero, the signal wins over a success, since no one else gets it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -180,7 +179,7 @@ impl Caught {
     }
 
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
-        // Drops earlier signals, which were meant for the command.
+        // Earlier signals were meant for the command, so they are dropped.
         while self.signals.try_recv().is_ok() {}
         self.waits.store(true, Ordering::SeqCst);
         match self.asked_to_end.load(Ordering::SeqCst) {
@@ -214,7 +213,6 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);
-    // SIGTTOU would stop this process when it uses the terminal from the background.
     set.thread_block().ok();
 }
 
@@ -249,7 +247,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // Only SIGCHLD is caught although it was ignored: all other ignored signals are still ignored.
+            // Of the ignored signals this program catches only SIGCHLD, so only SIGCHLD is ignored again.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

@@ -46,7 +46,7 @@ pub(crate) struct Task<'a> {
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // The dropped guard releases the lock if it is still held. The store's answer cannot change this exit code.
+        // The exit code is fixed, so nothing waits for the release, which the dropped guard sends.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -145,7 +145,7 @@ impl Helper {
         };
         // The helper has a process group of its own, so that it gets no signals from the terminal.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
-        drop(command); // closes the socket's other end
+        drop(command); // only the helper keeps this end, so its death closes the socket
         send_input(&stream)?;
         // A helper that does not read must not block this process, which may have to end the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
@@ -202,8 +202,7 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // A stopped helper must continue: without its report of the command's end the lock would be
-            // renewed for ever.
+            // A stopped helper would not report the command's end, so the lock would be renewed for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -219,7 +218,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else the helper acts at the window's end
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // if this fails, the helper acts when the window ends
                     }
                 },
                 // The command gets the signal of `--on-contended` once, and only while it runs.
@@ -248,8 +247,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// Publishes until when this run leads. That ends when the helper has to end the command, before another
-    /// process can lead.
+    /// Publishes until when this run leads: until the helper has to end the command, which comes before
+    /// another process can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -274,8 +273,8 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report will arrive
         }
-        // A stopped helper reports nothing. After its death this process, a subreaper, inherits the command, and
-        // can end it.
+        // A helper that stays stopped reports nothing. After its death the command is a child of this process
+        // (a subreaper), which can kill and reap it.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -300,7 +299,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // Continues the command in case it was stopped because it used the terminal too early.
+                    // The command may be stopped, if it used the terminal before it was offered.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -366,7 +365,7 @@ impl Supervisor<'_> {
     fn signaled(&mut self, signal: i32) {
         let Some(group) = self.group else { return self.unheard.push(signal) };
         if family::is_dead(group) {
-            self.unheard.push(signal); // the command is dead, but its group may have other processes
+            self.unheard.push(signal); // the dead command misses this signal, so `conclude` puts it back
         }
         if signal == SIGCONT {
             self.terminal.offer(group);
@@ -377,7 +376,7 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // Signals processes outside the group too, as a service manager would: none may outlive the lock.
+            // TERM also goes to processes outside the group, since none may outlive the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
@@ -392,7 +391,7 @@ impl Supervisor<'_> {
         if signal == SIGTERM {
             return self.send(group, signal);
         }
-        // Signals only the command itself: its children may be in the middle of a unit of work.
+        // Only the command itself gets the signal: its children may be in the middle of a unit of work.
         if let Some(signal) = Signal::from_named_raw(signal)
             && !family::is_dead(group)
         {
@@ -415,10 +414,10 @@ impl Supervisor<'_> {
                 left.as_secs()
             );
             self.say.notice("suspended", &words, &json!({"name": self.task.name}));
-            // Returns when the shell continues this process.
+            // This call returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
-            return; // the process that stopped the command continues it, but would not continue this process
+            return; // whoever stopped only the command will continue only the command
         }
         self.beat();
         if had {
@@ -428,11 +427,11 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Publishes the end of the leadership before the release, after which another run may lead.
+        // The end of the leadership is published before the release, after which another run may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // The command had the terminal, so Ctrl-C did not reach the calling script. This ends the script.
+            // The command had the terminal, so the calling script got no Ctrl-C. This signal ends the script.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

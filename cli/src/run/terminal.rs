@@ -37,7 +37,7 @@ impl Terminal {
     pub(super) fn take_back(&mut self, group: Pid) -> bool {
         let had = self.given && self.owner() == Some(group);
         if let (Some(tty), Some(own)) = (self.tty.as_ref().filter(|_| had), own_group()) {
-            // Fails if the terminal has hung up.
+            // This fails if the terminal has hung up.
             tcsetpgrp(tty, own).ok();
         }
         self.given = false;

@@ -39,8 +39,8 @@ pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why a command cannot be ended in time under a lock of this lease. Depends on the options alone, so that
-/// the same options are always refused or never.
+/// Why a command cannot be ended in time under a lock of this lease. The answer depends on the options alone,
+/// so the same options are always refused or always accepted.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());
@@ -70,7 +70,6 @@ mod tests {
         let ceiling = start.plus(10 * SECOND);
         assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
         assert!(is_set_by(ceiling.minus(SECOND / 10), ceiling, 10 * SECOND));
-        // The command was ended well before the longest hold, because the store was down.
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
     }
 
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kill_grace_must_fit_into_the_lease() {
+    fn a_kill_grace_over_a_third_of_the_lease_is_refused() {
         let terms = |grace: u32| Terms {
             command: Vec::new(),
             on_lost: OnLost::Kill,

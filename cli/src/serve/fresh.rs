@@ -168,7 +168,7 @@ impl<T> Shared<T> {
                 let first = state.failure.map_or(since, |(_, first)| first);
                 state.failure = Some((error.kind(), first));
                 state.failed_total += 1;
-                // After a failure tries again soon, even if the failure took long.
+                // After a failure the next attempt comes soon, even if the failure took long.
                 state.tried = Some((now, FRESH));
             }
         }

@@ -143,7 +143,7 @@ fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> A
             Err(error) => return Err(error),
         }
     }
-    // Closing with unread bytes would reset the connection and lose the answer.
+    // To close with unread bytes would reset the connection and lose the answer, so the rest is read first.
     stream.shutdown(Shutdown::Write)?;
     let (end, mut unread) = (Moment::now().plus(TO_CLOSE), [0; 1024]);
     for _ in 0..64 {
@@ -202,7 +202,7 @@ fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
         (Some(host), None) => Some(String::from_utf8_lossy(host.value).into_owned()),
         _ => return Err(Answer::text(400, "a request has one Host")),
     };
-    // Refuses a whole URL, as clients send to proxies: its host could differ from the checked `Host`.
+    // A whole URL, which clients send to proxies, is refused: its host could differ from the checked `Host`.
     let path = head.path.unwrap_or_default();
     if !path.starts_with('/') {
         return Err(Answer::text(400, "a path begins with /"));

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_uses_at_most_one_percent_of_the_stores_cpu() {
+    fn pauses_keep_listings_below_one_percent_of_the_stores_cpu() {
         assert_eq!(rest(500_000, 0), Duration::from_secs(100));
         assert_eq!(rest(0, 1000), Duration::from_secs(2));
         assert!(rest(100, 100) < Duration::from_secs(1));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_listings_give_a_run_the_same_end_time() {
+    fn repeated_listings_show_a_job_run_with_the_same_end_time() {
         let ago = Duration::from_secs(1000);
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);

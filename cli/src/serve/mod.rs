@@ -198,7 +198,7 @@ mod tests {
         for tag in ["<script", "</script>", "<style", "</style>"] {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }
-        // The page has none of the calls that would turn other programs' text into elements or code.
+        // Texts that load something from another host, or turn other programs' text into elements or code.
         const NONE: &str = "http:|https:|//cdn|src=|@import|url(|innerHTML|outerHTML|insertAdjacentHTML|document.write|eval(|Function(|\
                             style=| on";
         for no in NONE.split('|') {

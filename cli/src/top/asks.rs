@@ -50,7 +50,7 @@ pub(crate) struct Asks {
 impl Asks {
     pub(crate) fn start(client: &LockClient, pattern: &str, interval: Duration) -> io::Result<Asks> {
         let (asks, asked) = unbounded();
-        // Room for one answer: the thread below polls once more at most before `top` draws the last answer.
+        // With room for one answer, the thread below polls only once more before `top` draws the last answer.
         let (answer, answers) = bounded(1);
         let visible = Arc::<Mutex<Vec<String>>>::default();
         let mut thread = Thread {
@@ -127,7 +127,7 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
-        // Searches now and then even without a waiter, since the store does not show waiters of all kinds.
+        // The store does not show all kinds of waiters, so some polls search although none is visible.
         self.polls += 1;
         let is_asked = waiting > 0 || found > 1 && self.polls.is_multiple_of(UNASKED);
         let deadlocks = if is_asked { cycles::seen(&self.client) } else { Vec::new() };
@@ -141,7 +141,7 @@ impl Thread {
         let by_name: HashMap<&str, &ListedLock> =
             locks.iter().map(|lock| (lock.name.as_str(), lock)).collect();
         for name in visible.iter().take(MOST_TOKENS) {
-            // On etcd and ZooKeeper all locks are fair, and have tokens.
+            // On etcd and ZooKeeper all locks are fair locks with tokens, so fair locks count too.
             let is_fenced =
                 |lock: &&&ListedLock| matches!(lock.kind, ObjectKind::FencedLock | ObjectKind::FairLock);
             let lock = by_name.get(name.as_str()).filter(is_fenced);

@@ -84,7 +84,7 @@ fn shown(
         let next = select! {
             recv(events) -> event => match event {
                 Ok(Event::Key(key)) if is_press(&key) => view.typed(&key),
-                Ok(_) => Next::Go, // for example after the terminal's size has changed
+                Ok(_) => Next::Go,
                 Err(_closed) => return Ok(Exit::Success), // the terminal is gone
             },
             recv(asks.answers) -> answer => match answer {
@@ -112,8 +112,7 @@ fn is_press(key: &KeyEvent) -> bool {
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // Does not call `clear`, which asks the terminal for the cursor's position: `typed` would read the
-    // answer. The screen is empty anyway.
+    // `clear` would ask for the cursor's position, and `typed` would read the answer. The screen is empty.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -22,7 +22,7 @@ const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  E
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     let width = frame.area().width;
-    // The question must fit on the screen, and on a narrow screen the selected lock too.
+    // The question is shown in full, and on a screen too narrow for all columns the selected lock too.
     let question = match &view.mode {
         Mode::Question(seen) => folded(&harmless(seen).to_string(), width),
         Mode::Moving if width < NARROW => {

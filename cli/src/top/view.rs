@@ -108,7 +108,7 @@ impl View {
                 }
             }
             Answer::Asked(seen) => {
-                // Drops the answer if the user has pressed another key meanwhile.
+                // If the user has pressed another key meanwhile, the answer is dropped.
                 if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
                     return;
                 }
@@ -238,7 +238,6 @@ fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
     let first = match order {
         Order::Waiting => other.waiting.cmp(&one.waiting).then(other.since.cmp(&one.since)),
         Order::Since => other.since.cmp(&one.since),
-        // A lock whose end is unknown comes last.
         Order::Left => one.left.unwrap_or(Duration::MAX).cmp(&other.left.unwrap_or(Duration::MAX)),
         Order::Name => Ordering::Equal,
     };

@@ -39,7 +39,6 @@ fn worlds() -> Vec<World> {
 impl World {
     fn at(url: String, folder: TempDir) -> World {
         let options = LockClient::builder().url(&url).create_schema(true);
-        // The time-out is long, so that no request fails on a busy machine.
         let client = options.command_timeout(Duration::from_secs(20)).build().unwrap();
         World { url, client, _folder: folder }
     }
@@ -72,7 +71,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        drop(self.0.kill()); // fails if the process has just ended
+        drop(self.0.kill());
         drop(self.0.wait());
     }
 }
@@ -105,7 +104,6 @@ fn clients_that_hold_are_listed_with_their_host_and_process() {
         let name = fresh("listed");
         let guard = world.client.get_lock(&name).acquire().unwrap();
         let own = std::process::id().to_string();
-        // The first entry in the directory of clients is written a moment after the first hold.
         let mut seen = String::new();
         let is_listed = (0..600).any(|_| {
             seen = world.runs(&["clients"]).1;

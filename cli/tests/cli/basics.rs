@@ -78,7 +78,7 @@ fn an_absent_store_exits_69_and_a_wrong_password_77() {
 }
 
 #[test]
-fn a_command_waits_for_a_restarting_store() {
+fn run_once_and_elect_wait_for_a_restarting_store() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
@@ -92,7 +92,7 @@ fn a_command_waits_for_a_restarting_store() {
         let said = || std::fs::read_to_string(&errors).unwrap();
         let waits = || {
             let mut run = server.leasehold(words);
-            // With `-w` the wait for the store lasts as long as the wait for the lock, despite this 1 ms.
+            // With `-w` the wait for the store is as long as the wait for the lock, so 1 ms must not end it.
             run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
             let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
             eventually("the run waits", || said().contains("the store is waited for"));
@@ -188,7 +188,7 @@ fn as_many_commands_run_as_there_are_permits() {
 }
 
 #[test]
-fn a_different_permit_count_is_refused_until_changed() {
+fn run_refuses_another_permit_count_until_permits_sets_it() {
     let server = Server::start();
     let run = |permits: &str| server.outcome(&["run", "-q", "--permits", permits, "slots", "--", "true"]);
     let permits = |arguments: &[&str]| server.outcome(&[&["permits", "slots"], arguments].concat());
@@ -228,8 +228,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_inherits_stdin_but_no_other_files() {
     let server = Server::start();
-    // The output goes to no pipe: a shell that starts the reader of a pipe holds both ends, and `ls` would
-    // list them. The `echo` keeps the shell from replacing itself by `ls`, which has the folder open.
+    // Without a pipe, because the shell would hold its ends, which `ls` would list. The `echo` keeps the
+    // shell from becoming `ls`, whose open folder would be listed.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -242,7 +242,7 @@ fn the_command_inherits_stdin_but_no_other_files() {
     let known: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!((known[0], known.len()), ("known", 4), "{said}");
     assert!(known[2].parse::<u64>().is_ok());
-    // Without `leasehold` a command inherits this test's open files too.
+    // The test has files open, which a command inherits with or without `leasehold`.
     let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", list]));
     let mut expected: Vec<&str> = alone.split_whitespace().chain([known[3]]).collect();
     let mut open: Vec<&str> = said.lines().skip(2).flat_map(str::split_whitespace).collect();
@@ -252,7 +252,7 @@ fn the_command_inherits_stdin_but_no_other_files() {
 }
 
 #[test]
-fn a_url_among_the_arguments_stays_out_of_environments() {
+fn the_command_does_not_see_the_url_option() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
@@ -333,7 +333,6 @@ fn shell_completions_offer_options_values_and_commands() {
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
         assert!(said.contains("signal:HUP") || said.contains("signal\\:HUP"), "{shell}");
     }
-    // Bash completes the words after `--`, and the values of options.
     let script = r#"source <("$0" completions bash)
         offers() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _leasehold_or_command leasehold "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[*]}"; }
         offers leasehold run job -- mkfi
@@ -454,7 +453,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
-/// The soak lists 100,000 locks, a number that `LEASEHOLD_CLI_LOCKS` sets.
+/// The soak run sets `LEASEHOLD_CLI_LOCKS` to 100,000.
 #[test]
 fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
@@ -487,7 +486,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
 }
 
 #[test]
-fn the_demo_shows_holders_and_waiters_of_its_locks() {
+fn the_stock_demo_shows_holders_and_waiters_of_its_locks() {
     let Some(stock) = stock() else { return };
     let program = env!("CARGO_BIN_EXE_leasehold");
     let server = Server::start();
@@ -554,7 +553,6 @@ fn a_late_grant_still_runs_the_command_under_max_hold() {
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);
     let mut run = Run::start(run.arg(server.path("ran")).env("LEASEHOLD_COMMAND_TIMEOUT", "20s"));
-    // The server is stopped before it answers the request, and so it grants the lock late.
     let ended = std::cell::Cell::new(false);
     eventually("the server has held up a grant", || {
         signal(server.pid(), Signal::STOP);

@@ -29,8 +29,7 @@ pub(crate) fn find() -> Option<PathBuf> {
         );
         let is_ci = std::env::var("CI").is_ok_and(|ci| !matches!(&*ci, "" | "0" | "false"));
         assert!(!is_ci, "{line} (in CI that is a failure)");
-        // This writes to standard error itself, because the harness shows the text of print macros only after
-        // a failure.
+        // The harness shows printed text only after a failure, so this writes to standard error itself.
         std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     found

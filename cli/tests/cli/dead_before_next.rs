@@ -109,8 +109,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert_eq!(first.ended(), None, "the first command of {name} ended before it wrote a time");
             !stamps(&first_file).is_empty()
         });
-        // The second run connects before the fault, because a run that meets a stopped server exits with code
-        // 69.
+        // A run that meets a stopped server exits with code 69, so the second run connects before the fault.
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
@@ -145,7 +144,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
     for (name, mut first, mut second, first_file, second_file) in pairs {
         assert_eq!(second.wait().code(), Some(0), "{name}");
         let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        // If the lock's key is deleted, the server grants the lock at once, so the two commands may overlap.
+        // The server grants a deleted lock at once, so only here the two commands may overlap.
         if fault != Fault::KeyDeleted {
             assert!(last < start, "{name}: {} ns after the second's start", last - start);
         }
@@ -168,27 +167,27 @@ fn compare_all(fault: Fault) {
 }
 
 #[test]
-fn command_dies_before_the_next_begins_if_leasehold_is_stopped() {
+fn command_dies_before_the_next_command_begins_if_leasehold_is_stopped() {
     compare_all(Fault::SupervisorStopped);
 }
 
 #[test]
-fn command_dies_before_the_next_begins_if_leasehold_is_killed() {
+fn command_dies_before_the_next_command_begins_if_leasehold_is_killed() {
     compare_all(Fault::SupervisorKilled);
 }
 
 #[test]
-fn command_dies_before_the_next_begins_if_leasehold_processes_stop() {
+fn command_dies_before_the_next_command_if_supervisor_and_helper_stop() {
     compare(Fault::BothStopped, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn command_dies_in_time_despite_stopped_helper_and_killed_supervisor() {
+fn command_dies_before_the_next_despite_stopped_helper_and_killed_supervisor() {
     compare(Fault::HelperStoppedAndSupervisorKilled, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn command_dies_before_the_next_begins_if_redis_is_stopped() {
+fn command_dies_before_the_next_command_begins_if_redis_is_stopped() {
     compare_all(Fault::ServerStopped);
 }
 

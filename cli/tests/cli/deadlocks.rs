@@ -34,8 +34,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             let takes = move || {
                 let _held = client.get_lock(first).acquire().unwrap();
                 meet.wait();
-                // In a larger cycle a thread may still acquire its second lock, after the holder of that lock
-                // was interrupted.
+                // In a larger cycle a thread may get its second lock, once the holder was interrupted.
                 match client.get_lock(second).lock_interruptibly(interrupt) {
                     Ok(()) => client.get_lock(second).unlock().unwrap(),
                     Err(error) => assert!(error.is_interrupted(), "{error}"),
@@ -161,7 +160,7 @@ fn a_deadlock_through_nested_commands_is_reported() {
 }
 
 #[test]
-fn a_command_waiting_for_its_own_lock_is_reported() {
+fn a_nested_run_of_the_same_lock_is_reported_as_deadlock() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     server.ends(

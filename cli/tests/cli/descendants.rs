@@ -52,7 +52,8 @@ fn descendants_are_ended_without_pidfd_support() {
 fn a_hidden_process_is_not_reported_as_ended() {
     let server = Server::start();
     let raise = server.path("raise");
-    // The script makes a program that becomes root, like `sudo`.
+    // The script copies `setpriv` as a program that makes its user root, like `sudo`. With `hidepid=2` the
+    // run cannot see root's processes.
     let script = "set -e; cp \"$(command -v setpriv)\" \"$0\"; chmod 4755 \"$0\"; chmod 755 \"$(dirname \"$0\")\"; \
                   mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
     let mut hidden = Command::new("unshare");
@@ -70,7 +71,6 @@ fn a_hidden_process_is_not_reported_as_ended() {
     let deleted = thread::scope(|scope| {
         let run = scope.spawn(|| outcome(&mut hidden));
         eventually("the command runs", || {
-            // The `sleep` starts last, after the grant.
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
             let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
             !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\x00600"))
@@ -166,7 +166,8 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
     }
 }
 
-/// The helper is stopped, so that it sees the command's end and the order to end it in any sequence.
+/// The helper is stopped for a while, so it may see the command's end before or after the order to end the
+/// command.
 #[test]
 fn descendants_end_with_a_terminated_run_whose_command_ended_first() {
     let server = Server::start();
@@ -213,7 +214,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
         let ended = scope.spawn(|| outcome(&mut run(&["sh", "-c", "exit 5"])).0);
         assert_eq!(ended.join().unwrap(), 5);
     });
-    // The command inherits ignored and blocked signals. A shell would reset them.
+    // A shell would reset ignored and blocked signals, so the command is `grep` itself.
     let said = ends(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]), 0, "");
     let mask = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
@@ -247,7 +248,7 @@ fn orphans_are_reaped_when_run_is_a_containers_init() {
 #[test]
 fn a_missing_proc_mount_is_reported() {
     let server = Server::start();
-    // /proc shows the processes outside the container.
+    // The container keeps the outer /proc, in which its own processes have other pids.
     let Some(mut container) = container(&["--mount"]) else { return };
     container.env("LEASEHOLD_URL", server.url());
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);

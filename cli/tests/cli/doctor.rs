@@ -186,12 +186,11 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // The keys that `doctor` created expire.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 
 #[test]
-fn doctor_uses_exit_codes_69_and_77() {
+fn doctor_exits_69_without_a_server_and_77_without_the_password() {
     let (code, findings) = doctor("redis://:S3CR3T@127.0.0.1:1", &[]);
     assert_eq!(code, 69);
     is(&findings, "reach", "fault", "no server listens");
@@ -274,7 +273,7 @@ fn a_wrong_server_clock_is_a_warning() {
 }
 
 #[test]
-fn a_lease_short_for_the_latency_is_found() {
+fn a_lease_that_is_short_for_the_latency_is_reported() {
     let server = Server::start();
     let url = proxy(&server, 40, |_| {});
     let with = |lease: &str| {

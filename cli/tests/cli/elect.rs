@@ -21,7 +21,7 @@ fn came_after(server: &Server, first: &str, second: &str) {
 }
 
 #[test]
-fn the_next_leaders_command_begins_after_the_dead_leaders_ends() {
+fn a_new_leaders_command_begins_after_the_former_leaders_command_ended() {
     for strike in [Signal::KILL, Signal::STOP] {
         let server = Server::start();
         let first = candidate(&server, "first", &[]);
@@ -104,7 +104,7 @@ fn library_and_program_candidates_share_an_election() {
 }
 
 #[test]
-fn a_candidate_reads_its_password_again_when_it_is_refused() {
+fn a_refused_candidate_rereads_the_file_in_leasehold_url_file() {
     reads_again(|config| ("LEASEHOLD_URL_FILE", config.join("leasehold/url")));
 }
 

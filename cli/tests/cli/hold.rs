@@ -93,7 +93,7 @@ fn a_held_lock_is_released_however_its_shell_ends() {
 }
 
 #[test]
-fn hold_in_any_substitution_keeps_the_lock_for_the_shell() {
+fn hold_in_any_command_substitution_keeps_the_lock_for_the_shell() {
     let server = Server::start();
     for shell in SHELLS {
         for (at, form) in [
@@ -160,8 +160,7 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
     assert_eq!(shell.wait().code(), Some(79));
     let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    // The next renewal comes after a third of the lease and finds the loss. Without that renewal, the signal
-    // would come only at the end of the last window.
+    // A renewal after a third of the lease finds the loss, long before the window ends.
     let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
     assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
@@ -173,7 +172,7 @@ fn text_of(server: &Server, file: &str) -> String {
 }
 
 #[test]
-fn the_shell_is_dead_before_the_next_holder_begins() {
+fn the_shell_of_a_lost_hold_dies_before_the_next_command_begins() {
     std::thread::scope(|scope| {
         for case in ["keeper stopped", "keeper killed", "server stopped"] {
             scope.spawn(move || is_dead_before_the_next(case));
@@ -229,7 +228,7 @@ fn hold_renews_its_lock_beyond_the_first_lease() {
 }
 
 #[test]
-fn the_process_that_ends_the_shell_is_replaced_if_killed() {
+fn the_process_that_signals_the_shell_is_replaced_if_killed() {
     let server = Server::start();
     let text = "leasehold --format json hold --lease 3s job >\"$DIR/held\" && sleep 60";
     let mut shell = Run::start(&mut script(&server, "bash", text));
@@ -238,8 +237,8 @@ fn the_process_that_ends_the_shell_is_replaced_if_killed() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // The keeper starts a *lookout* process, which signals the shell if the lock is lost. A lookout that is
-    // stopped before it runs `leasehold` would block the keeper, so the test waits until it does.
+    // The keeper cannot go on until the lookout, its new child, runs `leasehold`. A stop before that would
+    // block the keeper, so the test waits too.
     eventually(
         "another process that can end the shell runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
@@ -276,7 +275,7 @@ fn the_background_process_of_hold_survives_term_hup_and_int() {
 }
 
 #[test]
-fn waiting_stops_when_hold_or_the_shell_dies() {
+fn the_wait_for_the_lock_ends_when_hold_or_the_shell_dies() {
     let server = Server::start();
     let mut first = server.begin(&["run", "job", "--", "sleep", "60"]);
     eventually("the first run holds the lock", || !server.keys().is_empty());
@@ -340,8 +339,7 @@ fn hold_and_release_exit_with_their_documented_codes() {
         assert_eq!(code, wanted, "{text}: {said}");
         assert!(said.starts_with("leasehold: ") || said.contains("error: "), "{text}: {said}");
     }
-    // Under TMPDIR another user may have taken the folder's name. The program must then use a folder that no
-    // other user can create.
+    // Another user may have taken the folder's name in TMPDIR, so a folder is used that no other can create.
     let taken = "mkdir -m 777 \"$DIR/x\" && chmod 777 \"$DIR/x\" && mkdir -m 755 \"$DIR/x/leasehold-$(id -u)\" && \
           hold=$(TMPDIR=\"$DIR/x\" leasehold hold -q job) && leasehold release \"$hold\" && echo \"$hold\"";
     let (code, said) = code(taken);
@@ -374,7 +372,7 @@ fn each_kind_of_lock_can_be_held() {
 }
 
 #[test]
-fn a_hold_that_cannot_create_its_socket_does_not_signal_the_shell() {
+fn hold_without_a_socket_fails_and_does_not_signal_the_shell() {
     let server = Server::start();
     // The path of this folder is longer than the path of a socket may be.
     let deep = server.path(&"d".repeat(120));

@@ -28,7 +28,7 @@ impl Drop for Tolerant {
     fn drop(&mut self) {
         for command in children(self.0.pid()).into_iter().flat_map(children) {
             if let Some(pid) = i32::try_from(command).ok().and_then(Pid::from_raw) {
-                kill_process(pid, Signal::KILL).ok(); // fails if the process has ended
+                kill_process(pid, Signal::KILL).ok();
             }
         }
     }
@@ -77,7 +77,7 @@ fn a_resumed_former_leader_answers_that_leadership_has_ended() {
     let second = candidate(&server, "second", &["--lease", "2s"]);
     eventually("the second stands", || second.get("/ready").status == 200);
     signal(first.pid(), Signal::STOP);
-    // The requests are sent while the process is stopped, and the system accepts their connections.
+    // The system accepts connections for the stopped process, so these requests wait until it continues.
     let mut asked: Vec<_> = (0..8).map(|_| first.connect()).collect();
     for stream in &mut asked {
         stream.write_all(b"GET /leader HTTP/1.0\r\n\r\n").unwrap();
@@ -132,7 +132,7 @@ fn a_leader_answers_503_as_soon_as_its_lock_is_lost() {
 }
 
 #[test]
-fn a_candidate_answers_before_its_store_is_there() {
+fn a_candidate_answers_http_requests_while_its_store_is_down() {
     let mut server = Server::start();
     server.stop();
     let candidate = candidate(&server, "candidate", &[]);
@@ -144,7 +144,7 @@ fn a_candidate_answers_before_its_store_is_there() {
 }
 
 #[test]
-fn a_taken_address_fails_before_the_election() {
+fn elect_refuses_an_address_in_use_before_the_election() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     // `elect` waits for an absent store, so it must check the address before.

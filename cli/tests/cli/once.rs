@@ -63,7 +63,6 @@ fn a_job_is_killed_at_its_maximum_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
     ends(&mut once(&server, ["1s", "2s"], script), 124, "");
-    // The command ended before the lock did, so no other run could begin meanwhile.
     assert!(runs(&server) == 1 && stamps(&server.path("ran")).len() == 1);
 }
 
@@ -140,7 +139,7 @@ fn shown(server: &Server, url: &str) -> Value {
 }
 
 #[test]
-fn a_job_has_a_fence_and_a_last_run() {
+fn a_job_gets_a_fencing_token_and_its_last_run_is_shown() {
     let server = Server::start();
     for url in [server.url(), format!("sqlite://{}", server.path("locks.db").display())] {
         let fences = server.path("fences");
@@ -169,7 +168,6 @@ fn a_job_has_a_fence_and_a_last_run() {
             said.contains("\n  has run: exit code 3 after ") && said.contains("; last success "),
             "{said}"
         );
-        // While the job runs again, `show` distinguishes this run from the last one.
         assert_eq!(outcome(server.leasehold(&["force", "job", "--yes"]).env("LEASEHOLD_URL", &url)).0, 0);
         let mut running = Run::start(&mut job("while [ -s $0 ]; do sleep 0.05; done", "30s"));
         eventually("the job runs", || shown(&server, &url)["last_run"]["state"] == "runs");
@@ -188,7 +186,7 @@ fn a_job_has_a_fence_and_a_last_run() {
 }
 
 #[test]
-fn a_lost_run_does_not_overwrite_the_last_runs_record() {
+fn a_run_that_loses_its_lock_keeps_the_earlier_runs_record() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
@@ -215,8 +213,7 @@ fn the_documented_crontab_hides_the_url() {
 /// Runs a line as cron does: an assignment sets the environment, and any other line is a command for a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // This script replaces the crontab's command. It writes all processes' arguments, which every user of the
-    // machine can read, into a file.
+    // This script stands in for the job. It writes the arguments of all processes, which any user can read.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();
@@ -247,7 +244,7 @@ fn crontab(page: &str, block: &str) {
 }
 
 #[test]
-fn a_store_without_once_suggests_an_alternative() {
+fn once_on_an_unsupported_store_suggests_an_alternative() {
     let certificates = Certificates::make();
     let Some(etcd) = Secured::etcd(&certificates) else { return };
     let on_etcd = |arguments: &[&str]| outcome(&mut certificates.program(&etcd.url("etcds", ""), arguments));
@@ -268,7 +265,7 @@ fn a_store_without_once_suggests_an_alternative() {
 }
 
 #[test]
-fn a_name_starting_with_a_dash_follows_two_dashes() {
+fn each_subcommand_takes_a_dashed_lock_name_after_two_dashes() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!(

@@ -43,12 +43,12 @@ fn rows_appear_change_and_vanish_in_the_page() {
     eventually("the second run holds the lock", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
-    // A row in which the user has selected text, or which the user is reading, stays in its place.
+    // The row must stay the same element, because the user may have selected text in it.
     assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
     second.terminate();
     page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
     assert_eq!(page.complaints, Vec::<String>::new());
-    // The page has loaded resources only from this server.
+    // The page may load resources only from this server.
     let took = page.value("performance.getEntriesByType('resource').map(entry => entry.name)");
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());
@@ -145,8 +145,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // Measures the longest time without a reaction, and how many rows were made or moved, during at least two
-    // lists and three seconds.
+    // The longest time without a reaction, and the number of new or moved rows, in 3 s and two lists at
+    // least.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -158,8 +158,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
          done({longest, rows}); })() })",
         )
     };
-    // This takes the shortest of several measurements. Each contains the page's own time, but not each is
-    // delayed by a busy machine.
+    // A busy machine delays some measurements, so the shortest counts.
     let mut shortest = f64::INFINITY;
     for _ in 0..4 {
         let measured = measure();
@@ -171,7 +170,6 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     }
     assert!(shortest < 1000.0, "the page did not react for {shortest} ms");
 
-    // The page draws a thousand rows, and says how many more exist.
     make_locks(&server, "more:", 1, 500);
     page.eventually("there are more", "document.getElementById('more').textContent.startsWith('500 more')");
     assert_eq!(names(&mut page, 2000).len(), 1000);
@@ -295,8 +293,7 @@ fn the_page_fits_a_small_screen() {
     assert_eq!(page.value(title), "0a0a0a0a-0000-4000-8000-000000000000:7");
     let named = "getComputedStyle(document.getElementById('sort')).display";
     assert_eq!(page.value(named), "none");
-    // A phone has no space for a table: each lock is a block with named parts, and a selection list replaces
-    // the column heads.
+    // A phone has no space for a table: each lock is a block, and a selection list replaces the column heads.
     page.on_screen(375, 800, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");

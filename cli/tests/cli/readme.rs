@@ -15,7 +15,7 @@ struct Listed {
 }
 
 #[test]
-fn the_command_line_pages_examples_work_on_each_store() {
+fn the_examples_of_the_command_line_page_work_on_each_store() {
     let page =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md")).unwrap();
     let section = page.split("\n## ").find(|part| part.starts_with("Examples\n")).unwrap();
@@ -67,7 +67,6 @@ fn examples(store: &Listed, section: &str) {
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).current_dir(folder.path()).env_clear();
         shell.env("PATH", format!("{program}:/usr/bin:/bin")).envs(store.variables.iter().cloned());
-        // The time-outs are long, because other tests keep the machine busy.
         shell.env("LEASEHOLD_CONNECT_TIMEOUT", "50s").env("LEASEHOLD_COMMAND_TIMEOUT", "20s");
         let (code, said) = outcome(&mut shell);
         assert_eq!(code, 0, "{}: {line}: {said}", store.name);

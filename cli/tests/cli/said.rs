@@ -26,7 +26,7 @@ fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_waiter_names_the_holder_and_the_wait() {
+fn a_run_prints_the_holder_and_how_long_it_waited() {
     let server = Server::start();
     let holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
     let mut waiter = Run::start(server.leasehold(&["-v", "run", "job", "--", "true"]).stderr(Stdio::piped()));
@@ -137,7 +137,7 @@ fn ls_prints_columns_and_correct_counts() {
 }
 
 #[test]
-fn quiet_show_exits_0_only_if_all_are_held() {
+fn quiet_show_exits_0_only_if_all_named_locks_are_held() {
     let server = Server::start();
     let _holder = holding(&server, &["run", "-q", "job", "--", "sleep", "60"], "job");
     server.ask(&["SET", "cart", "eggs"]);

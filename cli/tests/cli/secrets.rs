@@ -65,7 +65,7 @@ fn no_process_has_a_password_among_its_arguments() {
         &["once", "job:once", "--at-least", "1s", "--at-most", "30s", "--", "sleep", "60"],
         &["elect", "job:led", "--", "sleep", "60"],
     ] {
-        // The URL comes from the environment, or from an argument that the command does not see.
+        // With `--url` the program's own arguments have the password; those of helper and command must not.
         for is_argument in [false, true] {
             let mut command = if is_argument {
                 leasehold(&[&["--url", &url], arguments].concat())
@@ -85,7 +85,7 @@ fn no_process_has_a_password_among_its_arguments() {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
             run.terminate();
-            // This deletes the job's lock. Otherwise the next `once` would not run the job.
+            // The job counts as run while its lock exists, so the next `once` would not run it.
             server.ask(&["DEL", "job:once"]);
         }
     }

@@ -64,8 +64,7 @@ fn twenty_viewers_cost_one_listing_per_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // At most one list for each second, one list that had begun before, and one for the last part of a
-    // second.
+    // Besides one list for each second, one may have begun before, and the last second may be cut.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 
@@ -275,8 +274,7 @@ fn slow_http_clients_do_not_block_others() {
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
     eventually("the locks are listed", || site.locks().len() == 1000);
-    // More clients connect than are served at a time. Some send one letter at a time, and others do not read
-    // their answer.
+    // More clients than are served at a time: some send half a request, others do not read their answer.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..10 {
         slow.extend((0..30).map(|number| {
@@ -490,7 +488,6 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     let success = of("job_last_success_timestamp_seconds").unwrap();
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((wall - success).abs() < 60.0, "{success} at {wall}");
-    // This job runs until the file exists.
     let script = "while [ ! -e $0 ]; do sleep 0.05; done; exit 3";
     let mut failing = Run::start(&mut once(script, "50s"));
     eventually("the job is shown as running", || of("job_runs") == Some(1.0));
@@ -506,7 +503,7 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     eventually("the job's end is shown", || of("job_last_exit_code") == Some(3.0));
     assert_eq!(of("job_runs"), Some(0.0));
     assert!((of("job_last_success_timestamp_seconds").unwrap() - success).abs() < 2.0);
-    // The test compares moments of one answer only, because each is the time of the answer less an age.
+    // Each timestamp is the answer's time minus an age, so only timestamps of one answer can be compared.
     let metrics = scraped(&site);
     let at = |name: &str| samples(&metrics, name)["nightly"];
     assert!(at("job_last_run_timestamp_seconds") > at("job_last_success_timestamp_seconds"));

@@ -15,8 +15,8 @@ const SIGNALS: [(Signal, i32); 6] = [
 
 #[test]
 fn a_signal_ends_the_wait_without_leftovers() {
-    // The key of each queue, and the command that counts its clients. Readers and waiters for permits are
-    // counted as subscribers of a channel.
+    // Options, the command that counts the waiting clients, and its key. Without a command the key is a
+    // channel, whose subscribers count.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
         (&[], "ZCARD", "leasehold_lock_queue:{busy}"),
@@ -97,7 +97,7 @@ fn a_command_gets_the_on_contended_signal_when_others_wait() {
 }
 
 #[test]
-fn a_signal_that_cannot_be_sent_exits_with_64() {
+fn an_on_contended_signal_that_cannot_be_sent_exits_with_64() {
     let server = Server::start();
     server.ends(&["run", "--on-contended", "NONE", "name", "--", "true"], 64, "");
     let mut run = server.leasehold(&["run", "--on-contended", "USR1", "name", "--", "true"]);
@@ -110,7 +110,7 @@ fn a_signal_ends_a_run_at_any_moment() {
     let server = Server::start();
     for at in 0..60 {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
-        // The program handles signals once it has several threads. Until then a signal ends it.
+        // The program catches signals once it has several threads. Until then TERM gives no exit code.
         let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
         eventually("the program has threads", || threads() > 1);
         crate::world::pause(at / 2);
@@ -150,7 +150,7 @@ fn a_stopped_command_goes_on_without_job_control() {
 
 /// In a container the session and the group of a process may read as 0.
 #[test]
-fn a_command_in_a_container_may_stop_and_goes_on() {
+fn a_command_that_stops_itself_in_a_container_goes_on() {
     let server = Server::start();
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     let script =
@@ -183,8 +183,8 @@ fn killing_the_commands_parent_at_any_moment_leaves_no_command() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // Only a sleeping process counts. A process that is being killed, or that was about to become the
-        // command, may still show the arguments.
+        // A process that dies, or was about to become the command, may show the arguments, but does not
+        // sleep.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))
@@ -201,7 +201,7 @@ fn killing_the_commands_parent_at_any_moment_leaves_no_command() {
 }
 
 #[test]
-fn a_run_that_loses_its_lock_ends_despite_stopped_parent() {
+fn a_run_that_loses_its_lock_ends_although_its_helper_was_stopped() {
     let server = Server::start();
     let file = server.path("stamps");
     let stamper = crate::world::Stamper { file: &file, ignores_term: true, once: false };

@@ -56,7 +56,7 @@ impl Shell {
         // The runtime folder is new, because a warning about the set-up is printed once for each folder.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
-        // Tests in the background ignore interrupts, and all processes that they start would inherit this.
+        // A background test ignores SIGINT, and its processes would inherit this, so `env` resets signals.
         let mut bash = Command::new("env");
         bash.args("--default-signal setsid --ctty --wait bash --norc --noprofile --noediting -i".split(' '));
         bash.env("PS1", "ready> ").env("LEASEHOLD_URL", server.url()).env("XDG_RUNTIME_DIR", run);
@@ -174,7 +174,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 #[test]
 fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
-    // Some time after its start the program warns that a request may take longer than the lease.
+    // The warning about the short lease comes some time after the start, so the test waits for it.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
     shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());

@@ -1,4 +1,4 @@
-//! All options and variables also reach stores that demand client certificates, and each failure of TLS is
+//! Stores that demand client certificates are reached by options and by variables, and each failure of TLS is
 //! reported.
 
 use std::fs;
@@ -50,8 +50,8 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // The server sends the reason and closes the connection at once. The client must report the reason each
-    // time.
+    // The server sends the reason and closes the connection at once. A client could miss the reason now and
+    // then, so the test repeats the attempt.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);
@@ -326,7 +326,7 @@ fn each_failure_of_tls_ends_at_once_with_69() {
 }
 
 #[test]
-fn unusable_files_are_refused_before_any_request() {
+fn unusable_certificate_files_are_refused_before_any_request() {
     let certificates = Certificates::make();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -360,7 +360,7 @@ fn unusable_files_are_refused_before_any_request() {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
         }
-        // A URL without TLS refuses --ca. The URLs of databases have no scheme for TLS.
+        // A URL without TLS refuses --ca. URLs of databases have no scheme for TLS, so they are left out.
         if let Some((scheme, rest)) = url.split_once("s://").filter(|(scheme, _)| *scheme != "postgre") {
             ends(
                 leasehold(&["--ca", &ca, "ls"]).env("LEASEHOLD_URL", format!("{scheme}://{rest}")),

@@ -142,7 +142,6 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // The test waits until it has read the program's last output.
     eventually("the terminal's earlier text and cursor are back", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
@@ -174,7 +173,7 @@ fn a_key_ends_a_hold_only_after_confirmation() {
 }
 
 #[test]
-fn a_force_of_a_released_hold_spares_its_successor() {
+fn force_of_a_released_hold_spares_the_next_holder() {
     let server = Server::start();
     let holder = run(&server, "first", &["import"]);
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
@@ -193,8 +192,7 @@ fn a_force_of_a_released_hold_spares_its_successor() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // The locks expire 3 s apart, which is longer than one listing takes. Each page shows the remaining times
-    // when it was read.
+    // The locks expire 3 s apart, more than a listing takes, so pages that are read later keep the order.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -203,8 +201,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // Characters that would control the terminal are shown as text. The lock has no expiry, and the screen
-    // says so.
+    // Characters that would control the terminal are shown as text. This lock has no expiry.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);
@@ -263,7 +260,7 @@ fn top_fails_without_a_terminal_or_a_reachable_store() {
 }
 
 #[test]
-fn the_selected_lock_and_the_question_fit_40_columns() {
+fn the_selected_lock_and_the_force_question_fit_40_columns() {
     let server = Server::start();
     let _holder = run(&server, "nightly-import-of-all-the-orders", &["import-of-orders"]);
     let mut top = Top::sized(&server.url(), &["--interval", "100ms"], 14, 40);

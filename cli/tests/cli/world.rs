@@ -55,7 +55,6 @@ impl Server {
 
     pub(crate) fn start_program(program: &OsStr, options: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        // If another process takes the port first, another port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             if let Some(process) = start_server(program, port, dir.path(), options) {
@@ -91,14 +90,15 @@ impl Server {
         ask(self.port, words).expect("the server answers")
     }
 
-    /// The keys of locks, without counters of tokens, which stay on purpose, and the directory of clients.
+    /// The keys of locks: without the directory of clients, and without counters of tokens, which stay on
+    /// purpose.
     pub(crate) fn keys(&self) -> Vec<String> {
         let answer = self.ask(&["KEYS", "*"]);
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
         let is_lock =
             |key: &&str| !key.starts_with("redisson_lock_token") && !key.starts_with("leasehold_client:");
         let mut keys: Vec<String> = keys.filter(is_lock).map(str::to_owned).collect();
-        keys.sort_unstable(); // the server returns keys in no order
+        keys.sort_unstable();
         keys
     }
 
@@ -249,7 +249,7 @@ pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
 }
 
 fn program(before: &[&str], arguments: &[&str]) -> Command {
-    // Tests in the background ignore interrupts, and all processes that they start would inherit this.
+    // A background test ignores SIGINT, and its processes would inherit this, so `env` resets signals.
     let mut command = Command::new("env");
     command.arg("--default-signal").args(before).arg(env!("CARGO_BIN_EXE_leasehold")).args(arguments);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_"))
@@ -364,7 +364,7 @@ impl Stamper<'_> {
 
 pub(crate) fn stamps(file: &Path) -> Vec<u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    // A line that is still being written has no end.
+    // A line that is still being written has no end, so it is left out.
     text.split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
         .map(|line| line.trim().parse().unwrap())
@@ -381,10 +381,9 @@ fn helper_process_that_writes_time_stamps() {
     let path = Path::new(&file);
     let term = path.with_extension("term");
     let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-    // A failed test may leave this process, but not its folder.
+    // A failed test may leave this process behind. Its folder is removed, which ends this loop.
     while path.exists() {
         if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            // If the test has ended, the folder may be gone.
             fs::write(&term, format!("{}\n", now())).ok();
         }
         file.write_all(format!("{}\n", now()).as_bytes()).unwrap();

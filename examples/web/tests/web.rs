@@ -185,7 +185,6 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
         assert_eq!(request.join().unwrap(), 500);
     });
 
-    // Many requests at once: each gets an answer.
     std::thread::scope(|scope| {
         let requests: Vec<_> = (0..8).map(|_| scope.spawn(|| program.report("crowd").0)).collect();
         let statuses: Vec<_> = requests.into_iter().map(|request| request.join().unwrap()).collect();
@@ -224,6 +223,6 @@ fn actix_answers_in_time_and_shuts_down_cleanly() {
 }
 
 #[test]
-fn a_task_with_its_own_hold_answers_in_time() {
+fn a_tokio_task_with_its_own_hold_answers_in_time() {
     answers_in_time_and_ends_in_good_order(env!("CARGO_BIN_EXE_tokio"));
 }

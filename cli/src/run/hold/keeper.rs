@@ -39,8 +39,7 @@ enum Event {
 pub(crate) fn keep(args: &KeepArgs) -> Exit {
     close_inherited();
     rustix::process::setsid().ok(); // cannot fail, since this process leads no group yet
-    // After an error this process ends, which closes its socket to the process `leasehold hold`. That process
-    // reads the end of file as a failure.
+    // After an error this process ends, and its closed socket tells `leasehold hold` of the failure.
     begin(args).unwrap_or_else(|error| Say::json().internal("the lock cannot be kept", &error))
 }
 
@@ -71,8 +70,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // All steps that can fail come before the request, and before the start of the lookout, which
-    // signals the shell if this process ends.
+    // Steps that can fail come first: once the lookout runs, it signals the shell if this process ends.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
@@ -134,7 +132,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
             drop(events.send(Event::CallerGone));
         }
         fall_silent();
-        interrupt.interrupt(); // no effect after the grant
+        interrupt.interrupt(); // ends the wait for the lock; no effect after the grant
     })?;
     Ok(())
 }
@@ -167,7 +165,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn run(self, caller: &UnixStream, socket: Socket, events: &Receiver<Event>) -> std::io::Result<Exit> {
         self.caught.stop_waiting()?;
-        // The lookout runs before the handle is printed. If a later step failed, it would signal the shell.
+        // The lookout starts before the handle is printed, so it signals the shell if a later step fails.
         let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
         let fence = self.guard.fencing_token().map(|fence| fence.get());
         let granted = json!({
@@ -179,7 +177,7 @@ impl Keeper<'_> {
             "pid": self.lookout.pid,
         });
         lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
-        // The write fails if the caller is dead, which an event reports.
+        // If the caller is dead, this write fails, and `CallerGone` ends the hold.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
         let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());
@@ -198,8 +196,8 @@ impl Keeper<'_> {
                     lost = never();
                     lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
                 },
-                // The lookout (the process that watches this one) has ended. The `default` branch starts
-                // another; without a lookout the shell might get its signal too late.
+                // The lookout has ended. The `default` branch starts another, because without a lookout the
+                // shell could get its signal too late.
                 recv(ended) -> _ => lookout.take().into_iter().for_each(|lookout| lookout.end(self.caught)),
                 recv(self.caught.signals) -> _ => {}
                 default(self.tick) => if lookout.is_none() {

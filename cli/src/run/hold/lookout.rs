@@ -22,7 +22,7 @@ use crate::say::Exit;
 pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
     match look_out(args) {
         Ok(()) => Exit::Success,
-        Err(_) => Exit::Internal, // the keeper sees the end of the socket
+        Err(_) => Exit::Internal, // the closed socket tells the keeper
     }
 }
 
@@ -49,7 +49,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             tell();
         }
         match orders.recv_timeout(if left.is_zero() { CHECK_EVERY } else { CHECK_EVERY.min(left) }) {
-            // `NEVER` stands for no order yet; the first order comes before the handle is printed.
+            // Until the first order, which comes before the handle is printed, `until` is `NEVER`.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
@@ -103,7 +103,7 @@ impl Lookout {
     }
 
     pub(super) fn gone(&self) {
-        drop(parts::send(&self.stream, &Order::Gone)); // if this fails, the lookout sees the time run out
+        drop(parts::send(&self.stream, &Order::Gone)); // if this fails, the lookout acts when the window ends
     }
 
     pub(super) fn end(mut self, caught: &Caught) {

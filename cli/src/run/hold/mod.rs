@@ -142,7 +142,7 @@ fn ask(place: &Path) -> std::io::Result<Value> {
     let mut lines = BufReader::new(&stream);
     let (mut heard, mut answer) = (String::new(), String::new());
     lines.read_line(&mut heard)?;
-    // No time-out from here on: the keeper waits for the store, by its own time-outs.
+    // The keeper limits its wait for the store, so this read needs no time-out.
     stream.set_read_timeout(None)?;
     lines.read_line(&mut answer)?;
     serde_json::from_str(&answer).map_err(std::io::Error::other)

@@ -29,7 +29,8 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Notes `text`, and returns whether it is new since the folder was created, which most systems do at boot.
+/// Notes `text`, and returns whether it was not noted before. Most systems remove the folder with the notes
+/// at boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -124,7 +125,7 @@ pub(super) fn remove(file: &Path) {
     std::fs::remove_file(file).ok();
 }
 
-/// Whether a folder is this user's, and no other user can enter it. Refuses a link.
+/// Whether a folder (no link) belongs to this user, and no other user can enter it.
 fn is_own(folder: &Path) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(folder).map_err(|error| named(folder, &error))?;
     Ok(found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0)

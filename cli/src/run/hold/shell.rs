@@ -88,7 +88,7 @@ impl Shell {
             Ok(None) => return,
             Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
         }
-        // Searches again, for processes that the shell started just before it got the signal.
+        // A second search finds processes that the shell started just before it got the signal.
         for member in family::descendants(self.pid) {
             if !below.iter().any(|known| known.pid == member.pid) {
                 below.push(member);

@@ -27,12 +27,12 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
         let (client, queue) = (client.clone(), queue.clone());
         let work = move || {
             for (name, tell) in queue {
-                // The caller hung up while the job was in the queue.
+                // The caller hung up while the job was in the queue, so the job is skipped.
                 if tell.is_closed() {
                     continue;
                 }
                 let outcome = (|| {
-                    // Without re-entry the next job on this thread cannot use a lock that was left held.
+                    // A job may leave its lock held. The next job on this thread must not re-enter it.
                     let lock = client.lock_builder(&name).non_reentrant().build();
                     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
                     make_report();

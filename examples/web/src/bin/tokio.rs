@@ -37,7 +37,7 @@ async fn report(State(client): State<LockClient>, Path(name): Path<String>) -> S
     let lock = client.lock_builder(&name).non_reentrant().build();
     let taken = spawn_blocking(move || lock.try_acquire_owned_for(WAIT)).await;
     let status = match taken {
-        // A separate task, which also releases the lock if the caller hangs up and this future is dropped.
+        // A separate task releases the lock even if the caller hangs up and this future is dropped.
         Ok(Ok(Some(guard))) => tokio::spawn(make_holding(guard)).await.unwrap_or(500),
         Ok(outcome) => status(&outcome.map(|_| None)),
         Err(_) => 500,
