@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn options_override_the_url() {
+    fn options_override_the_login_in_an_etcd_url() {
         let options = ServerOptions {
             url: "etcd://me:one@localhost".to_owned(),
             username: Some("you".to_owned()),

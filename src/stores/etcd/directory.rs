@@ -149,7 +149,7 @@ impl Directory for EtcdStore {
             let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
-            // Each request has its own deadline: on a slow link, one is too short for all of the page.
+            // On a slow link one deadline would be too short for a page, so each request has its own.
             let posted = self.posted(value, lease, Clock::System.after(each))?;
             page.found.extend(posted.map(|posted| (client, posted)));
         }
@@ -161,7 +161,6 @@ impl Directory for EtcdStore {
         let (keys, mut page) = self.keys(prefix, from, false, deadline)?;
         let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys {
-            // Keys without `/%/` belong to other programs.
             let Some(line) = line_of(key).filter(|line| line.len() >= prefix.len()) else { continue };
             if lines.last() != Some(&line) {
                 lines.push(line);

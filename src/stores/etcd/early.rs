@@ -84,7 +84,6 @@ impl Holds {
         self.entries.get_mut(key)?.made.take()
     }
 
-    /// Forgets the hold before its key is deleted, so that the deletion is not reported as a loss.
     pub(super) fn remove(&mut self, key: &str) {
         self.entries.remove(key);
     }
@@ -138,7 +137,7 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
-        // The report is about an earlier key of the same name.
+        // The deleted key is an earlier one of the same name.
         assert!(!holds.lose("key", |created| created < 6) && !end.is_gone());
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_own_removal_is_not_a_loss() {
+    fn a_hold_that_its_client_releases_is_not_lost() {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_holds_that_last_some_time_are_watched_for_revocation() {
+    fn only_holds_older_than_a_second_are_watched_for_revocation() {
         let mut holds = Holds::default();
         holds.add("lasts".to_owned(), 1, now());
         let _lasts = holds.end("lasts").unwrap();

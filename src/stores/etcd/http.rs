@@ -20,7 +20,6 @@ const LONGEST: usize = 32 * 1024 * 1024;
 const LONGEST_HEAD: usize = 64 * 1024;
 const MOST_HEADERS: usize = 100;
 const PIECE: usize = 8 * 1024;
-/// The longest time that one write may block.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
 pub(super) struct Connection {

@@ -16,7 +16,6 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// Maximum number of unused leases kept for reuse.
 const MOST_IDLE: usize = 64;
 /// Longest time to live, in seconds, of a lease kept for reuse, so that unused leases end soon.
 const LONGEST_IDLE: u64 = 61;
@@ -140,7 +139,7 @@ impl Leases {
         lease.is_some_and(|lease| self.keep_idle(lease))
     }
 
-    /// Notes that a request sent at `confirmed` restarted the lease, if a key still uses it.
+    /// If a key still uses the lease, notes that a request sent at `confirmed` restarted the lease.
     pub(super) fn confirm(&self, id: i64, confirmed: Moment) {
         if let Some(lease) = self.state.lock().lent.get_mut(&id) {
             lease.confirmed = lease.confirmed.max(confirmed);
@@ -167,7 +166,6 @@ pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Ans
 
 /// Asks about all leases, and appends the answers that arrived. Fails if none arrived.
 fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Answer<()> {
-    // Questions and answers are two streams in the same order.
     let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();
     let answers = wire.call_raw("/v3/lease/keepalive", &questions, deadline)?;
     let mut answers = serde_json::Deserializer::from_slice(&answers).into_iter::<Value>();
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_live_matching_leases_are_reused() {
+    fn only_live_leases_of_the_same_length_are_reused() {
         let leases = Leases::default();
         let now = Clock::System.now();
         let fresh = lease(1, 31, now);
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_lease_is_reused_only_after_its_return() {
+    fn an_etcd_lease_is_reused_only_after_its_hold_ended() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(!leases.returned(1), "an unknown lease was returned");
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_holds_leases_are_forgotten() {
+    fn leases_of_expired_holds_are_forgotten() {
         let leases = Leases::default();
         let long_ago = Clock::System.now().minus(Duration::from_secs(60));
         (0..100_000).for_each(|id| leases.lend(lease(id, 2, long_ago)));

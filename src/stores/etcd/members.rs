@@ -126,8 +126,8 @@ impl Transport {
 
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // The server refuses an ended login token before it reads the request, so the request is sent again.
-        // Changes of users end tokens too.
+        // A server that refuses an ended login token has not carried out the request, so after a new login
+        // the request is sent again.
         if self.pool.connector.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
@@ -160,7 +160,6 @@ impl Transport {
             *self.pool.connector.token.lock() = Some(token.to_owned());
             return Ok(());
         }
-        // If the server has no authentication, it serves this user too.
         let (_, message) = said(&response.body);
         if message.contains("authentication is not enabled") {
             return Ok(());
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_all_gateways_are_read_and_typed() {
+    fn error_replies_of_each_gateway_version_get_the_right_kind() {
         let cases = [
             (403, r#"{"error":"etcdserver: permission denied","code":7}"#, ErrorKind::NoPermission),
             (400, r#"{"error":"etcdserver: user name is empty","code":3}"#, ErrorKind::Authentication),

@@ -1,11 +1,11 @@
 //! Stores locks in etcd, through the HTTP gateway of its members.
 //!
-//! An owner that wants a lock (its *claim*) puts a key. The owner of the key created first holds the lock, and
-//! each other owner watches the key before its own. `message` defines keys and requests, `lease` the leases of
-//! the keys, `members` connections and errors. The thread of `watch` receives events about the keys that
-//! `watched` chooses: those before waiters, the queues of cached locks (a new key there is a *recall*: the lock
-//! is to be released), and holds that may end `early`. `directory` lists locks and clients; in its *entry*, a
-//! client describes itself.
+//! An owner that wants a lock (its *claim*) puts a key. The owner of the key created first holds the lock,
+//! and each other owner watches the key before its own. `message` defines keys and requests, `lease` the
+//! leases of the keys, `members` connections and errors. The thread of `watch` receives events about the keys
+//! that `watched` chooses: those before waiters, the queues of cached locks (a new key there is a *recall*:
+//! the lock is to be released), and holds that may end `early`. `directory` lists locks and clients; in its
+//! *entry*, a client describes itself.
 
 mod address;
 mod directory;
@@ -179,7 +179,7 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that sent no request needs no clean-up, so nothing is asked of the cluster.
+        // For a waiter that sent no request, no clean-up is sent.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();
@@ -264,7 +264,6 @@ impl EtcdStore {
         // `None`: the lease has just ended, and the key with it.
         if left.is_some() {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
-            // The revision of the key's creation is the fencing token.
             seen.fencing_token = u64::try_from(held.created).ok().map(FencingToken::new);
             let holder = Holder::new(held.owner);
             seen.holders.push(Holder { hold_count: Some(held.count), remaining: left, ..holder });

@@ -45,8 +45,8 @@ impl EtcdStore {
         if claim.caches {
             self.watch.caches(&self.line(&claim.name), &key);
         }
-        // For failures after the key was put. A waiter deletes its key when its wait ends. For a call that
-        // does not wait, the outcome is unknown, so that a clean-up deletes the key.
+        // Marks failures after the key was put. A waiter deletes its key when its wait ends. A call that does
+        // not wait reports an unknown outcome, so that a clean-up deletes the key.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
         };
@@ -164,7 +164,7 @@ impl EtcdStore {
         deadline: Moment,
     ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
-        // If others wait for a lock that this owner wants to cache, the last key shows it.
+        // An owner that caches the lock also reads the queue's last key, which shows whether others wait.
         let last = claim.caches.then(|| line.last(None));
         let looks: Vec<Value> = [get(&key), line.last(Some(place.created))].into_iter().chain(last).collect();
         let done = match &front {
@@ -193,8 +193,8 @@ impl EtcdStore {
     }
 
     /// Sets the count of the owner's hold, if one is given. If `prolongs`, makes the hold last for the
-    /// claim's lease from now on. Returns its fencing token (`None`: no hold): the revision of the key's
-    /// creation, because the revision of this change exceeds the tokens of waiters.
+    /// claim's lease from now on. Returns the hold's fencing token, the revision of the key's creation;
+    /// `None` if there is no hold. The revision of this change could exceed the tokens of later holders.
     pub(super) fn change(
         &self,
         wire: &Transport,
@@ -313,7 +313,7 @@ impl EtcdStore {
     ) -> Answer<Release> {
         let key = self.key(claim);
         self.watch.leave(&key, true);
-        // Waiters of this client need not wait for the server's event about the deleted key.
+        // Wakes this client's waiters at once, before the server's event about the deleted key.
         self.watch.gone(&key);
         let was = done.found(0).map_err(Failure::Refused)?;
         if !done.succeeded {
@@ -330,7 +330,7 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        // The keys are read before the leases are renewed: a key found then lasts for the renewed lease.
+        // The keys are read before the leases are renewed, so a renewed lease still had its key.
         let mut alike = Vec::new();
         let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (at, claim) in claims.iter().enumerate() {
@@ -341,7 +341,7 @@ impl EtcdStore {
                     alike.push(held.lease);
                     None
                 }
-                // The hold had an explicit lease of another length.
+                // The key has a lease of another length, from an explicit lease.
                 Ok(Some(held)) => {
                     let renewed = self.change(&self.renewals, claim, Some(held), (None, true), deadline);
                     Some(renewed.map(|fence| fence.is_some()))

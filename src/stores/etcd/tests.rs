@@ -30,8 +30,7 @@ struct Member {
     kept: Vec<i64>,
     revoked: Vec<i64>,
     transactions: VecDeque<Value>,
-    /// The body of the last transaction.
-    asked: Value,
+    last_transaction: Value,
 }
 
 impl Member {
@@ -60,7 +59,7 @@ impl Member {
                 json!({})
             }
             "/v3/kv/txn" => {
-                self.asked = asked.clone();
+                self.last_transaction = asked.clone();
                 self.transactions.pop_front().expect("more transactions were sent than the test expects")
             }
             "/v3/kv/range" => json!({}),
@@ -180,7 +179,7 @@ fn an_expired_waiter_rejoins_the_queue_at_its_end() {
 }
 
 #[test]
-fn an_expired_earlier_key_does_not_count_as_a_hold() {
+fn an_earlier_key_whose_lease_ended_is_no_hold() {
     let (member, store) = start();
     let claim = claim(LEASE, false);
     let left = key_of(&claim, 5, STRANGE);
@@ -233,14 +232,13 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     }
     assert_eq!(member.lock().granted, [1]);
     assert!(member.lock().revoked.is_empty());
-    // This lease is too long to be reused.
     let long = claim(LEASE, false);
     member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
     fence(store.attempt(&long, 1, soon()));
     store.release(&long, 0, soon()).freed();
     assert_eq!(member.lock().revoked, [2]);
-    // An attempt of unknown outcome put the key. Its late request may still use the lease, so the lease is
-    // not reused.
+    // An attempt of unknown outcome put the key. Its request may still arrive and use the lease, so the
+    // lease is not reused.
     let key = taken_away(key_of(&short, 7, STRANGE));
     member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
     let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();
@@ -250,7 +248,7 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
 
 /// With the shorter lease, the key could end while the holder still counts on it.
 #[test]
-fn a_queued_key_gets_the_granted_holds_longer_lease() {
+fn a_granted_key_with_a_too_short_lease_gets_a_longer_one() {
     let (member, store) = start();
     let waits = claim(LEASE, true);
     let short = Duration::from_millis(1_500);
@@ -258,7 +256,7 @@ fn a_queued_key_gets_the_granted_holds_longer_lease() {
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
     store.attempt(&caches, 1, soon()).busy();
-    // The client no longer listens to recalls, so a key behind its own recalls nothing.
+    // This claim does not cache the lock, so its attempt does not ask for keys behind its own.
     let own = key_of(&caches, 5, 1);
     let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
     let seen = done(true, 8, &[found(std::slice::from_ref(&own))]);
@@ -266,7 +264,7 @@ fn a_queued_key_gets_the_granted_holds_longer_lease() {
     member.lock().transactions.extend([is_first, seen, put]);
     assert_eq!(fence(store.attempt(&waits, 1, soon())), 5);
     assert_eq!(member.lock().granted, [1, 2]);
-    let put = member.lock().asked["success"][0]["request_put"].clone();
+    let put = member.lock().last_transaction["success"][0]["request_put"].clone();
     assert_eq!(
         (put["lease"].clone(), put["value"].clone()),
         (json!("2"), json!(value(waits.owner, 1, 1_001)))
@@ -293,7 +291,7 @@ fn a_key_already_queued_on_etcd_recalls_a_new_grant() {
 
 /// The check also finds waiters that came while no watch was open.
 #[test]
-fn a_cache_check_on_etcd_finds_waiters_and_writes_nothing() {
+fn one_request_checks_a_cached_etcd_lock_for_waiters() {
     let (member, store) = start();
     let kept = Claim { caches: true, ..claim(LEASE, false) };
     let look = |claim: &Claim, held: &Value, last: &Value| {

@@ -20,7 +20,6 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// Closing the access leaves the shared store open.
 pub(crate) struct MemoryAccess {
     pub(super) shared: Arc<MemoryShared>,
     /// Identifies the client, so that a test can make only its requests fail.
@@ -58,7 +57,6 @@ impl MemoryAccess {
             None if delay.is_zero() => return ask(),
             None => {}
         }
-        // The request takes effect before the delay; only its answer is late.
         let answer = ask();
         let clock = &self.shared.clock;
         let left = deadline.since(clock.now());

@@ -75,8 +75,8 @@ impl Counted {
     }
 
     /// Returns whether to wake all listeners, the waiters for a condition to wake, and the clients to notify
-    /// of permits reserved for them. Skips the clients up to the refused one, because a client behind it may
-    /// want fewer permits.
+    /// of permits reserved for them. If this request refused a client, only clients behind it are notified,
+    /// because they may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);

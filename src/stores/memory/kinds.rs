@@ -26,7 +26,8 @@ fn channel_of_one(channel: &str, owner: Owner) -> String {
     format!("{channel}:{owner}")
 }
 
-/// An unused lock stays until the next sweep, unless there are more than these: a hold then allocates nothing.
+/// While the store has no more locks than this, an unused lock stays until the next sweep, so that the next
+/// hold allocates nothing.
 const SPARE: usize = 1_000;
 
 /// Runs a request on the lock, whose expired holds [`MemoryAccess`](super::access::MemoryAccess) has removed.

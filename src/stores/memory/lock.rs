@@ -191,7 +191,7 @@ impl Lock {
                 if claim.waits {
                     self.queue.join_or_renew(owner, alive_until);
                 }
-                // A message wakes the waiter. The poll covers waiters in front whose places expire.
+                // A message wakes the waiter. If the waiters in front died, only this poll finds that out.
                 return Attempt::Busy { retry_after: retry_after.or(Some(PLACE_LASTS)) };
             }
             LockKind::Read => {

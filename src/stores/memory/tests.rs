@@ -72,7 +72,7 @@ fn readers_and_writers_in_memory_take_turns() {
 }
 
 #[test]
-fn an_unused_lock_in_memory_is_not_there() {
+fn a_released_lock_in_memory_is_not_listed() {
     let store = MemoryStore::new();
     let client = LockClient::in_memory_with(&store);
     let guard = client.get_lock("a").acquire().unwrap();
@@ -103,8 +103,8 @@ fn permits_in_memory_are_reserved_for_the_first_waiter() {
     assert!(is_granted(&store, &by_queue(&first)));
 }
 
-/// A waiting writer must not block a second read by a thread that already reads, even if it uses another
-/// owner.
+/// A thread that reads may read again while a writer waits, even as another owner. Otherwise it would
+/// deadlock.
 #[test]
 fn a_reading_thread_can_also_get_an_owned_read_guard() {
     let store = MemoryStore::new();

@@ -10,7 +10,6 @@ use crate::ident::ClientId;
 use crate::seam::{Attempt, Claim, ListensFor, PLACE_LASTS, QueueMode};
 use crate::time::Moment;
 
-/// How long a reservation for a notified client lasts.
 pub(super) const RESERVED_FOR: Duration = Duration::from_millis(10);
 
 /// Waiters in order of arrival, each with the time until which its place lasts unless it asks again.

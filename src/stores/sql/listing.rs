@@ -51,7 +51,8 @@ fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
 impl<D: Rows> Directory for RowStore<D> {
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
         self.change_entry(deadline, |database, link| {
-            // A refusal is ignored: if a transaction has locked an expired entry, another client removes it later.
+            // A refused `tidy` is ignored: if a transaction has locked an expired entry, another client
+            // removes the entry later.
             if !self.has_tidied.swap(true, Ordering::Relaxed)
                 && let Err(unknown @ Failure::Unknown(_)) =
                     link.run(&database.statements().tidy, &Args::none())

@@ -246,7 +246,7 @@ mod tests {
         numbers.into_inner()
     }
 
-    /// The connection leads to a former primary, and so does each connection that is as old or older.
+    /// A read-only answer means that its connection, and each older one, leads to a former primary.
     #[test]
     fn a_read_only_answer_replaces_all_older_connections() {
         let pool = pool(LASTING, 2);
@@ -262,7 +262,6 @@ mod tests {
         assert_eq!((used(&pool, read_only()), used(&pool, Ok(()))), (Some(2), Some(2)));
     }
 
-    /// The connection is in use while another one proves the server read-only.
     #[test]
     fn connections_in_use_close_after_another_proved_read_only() {
         let pool = pool(LASTING, 2);
@@ -283,7 +282,6 @@ mod tests {
             assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{lifetime:?}");
             assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{lifetime:?}");
         }
-        // `tidy` closes idle connections without a request.
         let pool = pool(Lifetime { idle: NO_TIME, ..LASTING }, 1);
         renewed(&pool).unwrap();
         pool.tidy();
@@ -402,8 +400,8 @@ mod tests {
 
     type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
-    /// The next request could read the late answer as its own, or wait for the server to finish the first
-    /// one.
+    /// On such a connection, the next request could read the late answer as its own, or wait until the server
+    /// has finished the first request.
     #[test]
     fn only_connections_with_an_unanswered_request_are_closed() {
         let pool = pool(LASTING, 1);

@@ -164,7 +164,8 @@ pub(super) trait Rows: Database {
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
-            // `row` is `None` if another client inserted the row after this statement's snapshot: ask again.
+            // `row` is `None` if another client inserted the row after this statement's snapshot. The waiter
+            // then asks again at once.
             Change::None(row) => Ok(Attempt::Busy {
                 retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
             }),
@@ -234,12 +235,11 @@ pub(super) trait Rows: Database {
         }
     }
 
-    /// Limits how long statements wait for a locked row.
     fn wait_for_rows(&self, _link: &mut Self::Link, _wait: RowWait) -> Answer<()> {
         Ok(())
     }
 
-    /// Whether others want cached locks. Without a check, each counts as wanted.
+    /// Whether others want cached locks. In a database that cannot check this, each lock counts as wanted.
     fn check_cached(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }

@@ -151,7 +151,6 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // The connection is broken, so the server will end the session in any case.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -171,7 +170,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server's successor may grant the lock. Closing the connection frees it here.
+            // The server's successor may grant the lock, so closing the connection frees it on this server.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
@@ -192,7 +191,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // The lock may have been acquired. Closing the connection frees it; a clean-up checks that.
+            // If the server granted the lock, closing the connection frees it. A clean-up checks that.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => {
                 self.pool.kept(link, outcome.shown()).into_iter().for_each(|link| place.put(link))
@@ -496,7 +495,6 @@ mod tests {
         (server, store, claim)
     }
 
-    /// The client notices the end of the session without a request.
     #[test]
     fn a_reentrys_release_after_the_session_ended_reports_loss() {
         let (server, store, claim) = held_twice();
@@ -544,7 +542,6 @@ mod tests {
         }
     }
 
-    /// The refused release changed nothing, so the session still holds the lock.
     #[test]
     fn a_refused_release_can_be_repeated() {
         let (server, store, claim) = held_twice();
@@ -566,7 +563,7 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 store.release(&claim, 0, soon()).unknown();
             }
-            // Answered from the end: the request fails, the session holds the lock, the session is gone.
+            // From the last element on: the request fails, the session still has the lock, it is gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 store.release(&claim, 0, soon()).unknown();

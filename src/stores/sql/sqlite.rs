@@ -49,7 +49,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
             make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
-            // Locks work without the directory's table, so the client starts anyway.
+            // Locks work without the directory's table, so a failure to create it is ignored.
             drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
@@ -58,7 +58,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // Requests share one connection: threads wait for it in the pool, since SQLite's own waiting polls.
+    // The pool has one connection for requests, so threads wait in the pool. In SQLite they would poll.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
@@ -79,9 +79,8 @@ impl Sqlite {
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let mut conn = Connection::open_with_flags(&self.path, flags)?;
-            // SQLite tries to open the file for writing, then for reading. A connection that can only read is
-            // dropped: the file may have appeared between the tries, or this user may only read. Then a first
-            // read would create files that others cannot write.
+            // If SQLite cannot open the file for writing, it opens the file for reading. Such a connection is
+            // dropped before it reads, because a read can create files that other users cannot write.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
@@ -103,7 +102,7 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // While another process changes the journal mode of a new file, SQLite refuses at once.
+                // While another process changes a new file's journal mode, SQLite refuses instead of waiting.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => {
                     pause(Duration::from_millis(5))
                 }
@@ -216,7 +215,6 @@ mod tests {
 
     use super::*;
 
-    /// Another thread keeps moving the file away and back.
     #[test]
     fn a_file_moved_away_during_an_open_is_never_opened_read_only() {
         let folder = tempfile::tempdir().unwrap();
@@ -240,8 +238,7 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            // Most opens find the file moved away. The test counts the others, of which there are few on a
-            // busy machine.
+            // Most opens fail, because the file is away, so the test goes on until 200 have succeeded.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.place.lock().as_ref().unwrap().is_readonly("main")).collect();

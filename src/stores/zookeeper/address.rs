@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn options_override_the_url() {
+    fn options_override_the_login_in_a_zookeeper_url() {
         let options = ServerOptions {
             url: "zk://me:one@h".to_owned(),
             username: Some("you".to_owned()),

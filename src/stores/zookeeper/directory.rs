@@ -1,7 +1,6 @@
 //! Lists the clients' entries and the locks, page by page.
 //!
-//! A client's entry is an ephemeral node below `/leasehold/%clients`. No lock has that path, because in a
-//! lock's path two digits follow each `%`.
+//! A client's entry is an ephemeral node below `/leasehold/%clients`.
 
 use std::time::Duration;
 
@@ -42,7 +41,6 @@ impl ZooKeeperStore {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
                 Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
             }
-            // The node is gone, or this login may not read it.
             Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => Ok(None),
             Err(failure) => Err(failure),
         };
@@ -92,7 +90,7 @@ impl ZooKeeperStore {
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // Each lock has its own deadline: on a slow link, one is too short for all of the page.
+                // On a slow link one deadline would be too short for a page, so each lock has its own.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

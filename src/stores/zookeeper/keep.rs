@@ -28,7 +28,7 @@ impl Session {
                 watchdog.bounds_ended();
             }
             if is_connected {
-                // Deleting needs a connection. When there is a new one, this thread wakes.
+                // Without a connection nothing can be deleted. A new connection wakes this thread.
                 let (ended, until) = self.places.take_ended(now);
                 next = next.min(until);
                 for (key, node) in ended {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_removal_is_repeated_on_the_next_connection() {
+    fn an_unanswered_node_deletion_is_repeated_on_the_next_connection() {
         let (asked, removals) = unbounded();
         let mut is_lost = true;
         let server = Server::start(SESSION, move |request| match request.operation {

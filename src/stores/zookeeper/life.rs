@@ -37,9 +37,9 @@ pub(super) struct Window {
 /// The leader's answers on one connection. The client's server gets them, and the leader's pings, in order.
 ///
 /// Three requests, A, B and C, prove that A counts as a sign of life. If the leader pings the server between
-/// its answers to A and B, the server has reported A before it passes on the answer to B. The report can still
-/// be lost. But C, sent after the answer to B, follows the report on the same connection to the leader: once
-/// the leader answers C, it has the report.
+/// its answers to A and B, the server has reported A before it passes on the answer to B. The report can
+/// still be lost. But C, sent after the answer to B, follows the report on the same connection to the leader:
+/// once the leader answers C, it has the report.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 
@@ -49,7 +49,7 @@ struct LifeStep {
     answered: Moment,
     /// How long the leader has certainly run, summed over the answers in the trail.
     ran: Duration,
-    /// When the latest request was sent that the server had certainly reported before this answer.
+    /// The sending time of the latest request that the server had certainly reported before this answer.
     handed_in: Option<Moment>,
 }
 
@@ -118,7 +118,6 @@ impl Life {
         self.window.lock().close();
     }
 
-    /// Closes the window if it has ended. Returns whether it was closed.
     pub(super) fn lapse(&self, now: Moment) -> bool {
         close_if_over(&mut self.window.lock(), now)
     }
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_prolongs_the_window_once_the_leader_knows() {
+    fn a_request_prolongs_the_window_once_the_leader_has_its_report() {
         let life = connected();
         beat(&life, 2..13, SECOND / 2);
         // The answer to A (sent at 2 s) came at 2.5 s. B (12 s) shows that the leader has pinged the server
@@ -233,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn requests_sent_before_the_proving_answer_prolong_no_window() {
+    fn requests_sent_before_a_ping_is_proven_prolong_no_window() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
-        // These requests were sent before the answer that proves the ping had arrived, so they add nothing.
+        // These requests too were sent at 12 s, before the answer that proves the ping, so they add nothing.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
         assert_eq!(counted_from(&life), at(0));
     }
@@ -268,16 +267,16 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// `first` has only the second connection. `life`, which has both, gets the same window.
+    /// `fresh` has only the second connection. `life` has both, and must get the same window.
     #[test]
     fn answers_on_an_earlier_connection_prolong_no_window() {
-        let (life, first) = (connected(), life());
+        let (life, fresh) = (connected(), life());
         beat(&life, 0..11, Duration::ZERO);
         let again = at(10).plus(SECOND / 4);
-        [&life, &first].iter().for_each(|life| life.connected(again, again));
+        [&life, &fresh].iter().for_each(|life| life.connected(again, again));
         for sent in std::iter::once(again.plus(SECOND / 8)).chain((12..41).step_by(2).map(at)) {
-            [&life, &first].iter().for_each(|life| life.answered(sent, sent));
-            assert_eq!(life.window().until(), first.window().until(), "{:?} s", sent.since(at(0)));
+            [&life, &fresh].iter().for_each(|life| life.answered(sent, sent));
+            assert_eq!(life.window().until(), fresh.window().until(), "{:?} s", sent.since(at(0)));
         }
         assert!(counted_from(&life) > at(20));
     }

@@ -175,7 +175,6 @@ mod tests {
             assert_eq!(read_reply(&mut from).unwrap(), header(error));
         }
         assert!(from.is_empty());
-        // A truncated frame, and another protocol.
         assert!(read_reply(&mut &sent[..100]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
         assert!(read_reply(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
     }

@@ -3,9 +3,9 @@
 //! An owner that wants a lock (its *claim*) creates a numbered node, which ends with the client's session.
 //! The lowest number holds the lock, and every other owner watches the node before its own. `path` names
 //! nodes as Curator does, `session` sends requests, `life` says until when a hold can count on a session, and
-//! `places` knows this client's nodes. A client that caches a lock watches its nodes: each waiter's node,
-//! even Curator's, is a *recall*: the lock is to be released. `directory` lists locks and clients; a client's
-//! *entry* describes it.
+//! `places` knows this client's nodes. A client that caches a lock watches the lock's nodes. Each waiter's
+//! node, even Curator's, is a *recall*, which asks the client to release the lock. `directory` lists locks
+//! and clients; a client's *entry* describes it.
 
 mod address;
 mod answer;
@@ -273,7 +273,6 @@ impl ZooKeeperStore {
             }
             let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // just deleted
             if has_it {
-                // The transaction that created the node is the fencing token.
                 seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
             }
             let said = data(&reply.body)?;
@@ -283,7 +282,7 @@ impl ZooKeeperStore {
                 continue;
             }
             let mode = one.family.mode();
-            // If a writer also reads, the lock is shown as held by a writer.
+            // A writer's node comes before its own read node, so the lock is shown as held by a writer.
             if !seen.is_held() {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }

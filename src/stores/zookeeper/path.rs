@@ -36,7 +36,8 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of clients' entries. A lock's path has two digits after each `%`, so no lock has this path.
+/// The folder of clients' entries. Unless a lock's name is this very path, no lock has this path, because
+/// two hexadecimal digits follow each `%` that encodes a character of a name.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -196,7 +197,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn paths_stay_as_they_are_and_other_names_are_encoded() {
+    fn names_that_are_paths_stay_and_others_are_encoded() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_name_is_read_as_it_was_written() {
+    fn a_lock_name_is_read_back_from_its_path() {
         for key in ["orders", "a/b%c", ".", "..", "...", "nul\0 🔒 ü"] {
             let path = of_lock("", key).unwrap();
             assert_eq!(unescaped(path.strip_prefix("/leasehold/").unwrap()).as_deref(), Some(key));

@@ -189,7 +189,7 @@ mod tests {
     use crate::sync::Waker;
 
     #[test]
-    fn wake_all_wakes_those_who_listen_for_recalls_of_cached_locks() {
+    fn wake_all_also_wakes_listeners_for_recalls() {
         let (places, waker) = (NodePlaces::default(), Waker::default());
         let _listening = places.recalls.listen("/a", Arc::new(Nobody), &waker);
         places.wake_all();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_an_old_node_end_no_later_hold() {
+    fn forgetting_an_old_node_keeps_the_owners_new_node() {
         let (places, key, life) = held("old", at(10));
         places.set_doubt(&key);
         places.set_node(&key, Some(node("new", &life)));

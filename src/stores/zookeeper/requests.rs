@@ -296,7 +296,7 @@ impl ZooKeeperStore {
         let (holder, lease) = described(&shown, &data);
         let until = self.session.places.until(&key.path, &shown);
         let left = until.map(|until| until.since(Clock::System.now()));
-        // A node of this client that `places` does not know was deleted after its text was read.
+        // If a node of this client is not in `places`, it was deleted after the reading, so no time is left.
         let is_over = holder.rsplit_once(':').map(|(client, _)| client)
             == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {

@@ -285,7 +285,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Of the errors in a round over all servers, a server's outweighs connection errors.
+                    // In a round over all servers, a server's answer outweighs connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -369,7 +369,7 @@ impl Session {
         };
         let is_over = header.error == code::SESSION_EXPIRED;
         let is_elsewhere = header.error == code::SESSION_MOVED;
-        // A refused request may not have reached the leader.
+        // A refused request is no sign of life, because it may not have reached the leader.
         if pending.asks_the_leader && header.error == 0 {
             life.answered(pending.sent, Clock::System.now());
         }
@@ -401,7 +401,7 @@ impl Session {
         self.state.lock().trouble = Some(error);
         self.kept.notify_all();
         if waits {
-            // The watches ended with the connection. The waiters' next polls set them again.
+            // The watches ended with the connection. Woken waiters ask again, and set new watches.
             self.places.wake_all();
         }
     }
@@ -495,7 +495,6 @@ mod tests {
             // `timeout` locks the mutex, which a blocked write must not hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // Requests are still unsent, because the server has read nothing.
         assert!(!session.state.lock().out.is_empty(), "the server read the whole request");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

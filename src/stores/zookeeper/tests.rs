@@ -43,7 +43,7 @@ impl Nodes {
                 let names = self.names.iter().flat_map(|name| text(name));
                 Reply::Done(count.into_iter().chain(names).collect())
             }
-            // The node with the format cannot be read.
+            // The client reads the format's node first. This code keeps the client from creating the node.
             4 => Reply::Code(code::NO_AUTH),
             9 => Reply::Done(text(&request.path)),
             15 => {
@@ -95,9 +95,8 @@ fn undoing_an_unanswered_attempt_deletes_only_its_own_node() {
     assert_eq!(nodes.lock().names, [another], "another node was deleted");
 }
 
-/// The node is created after the first clean-up.
 #[test]
-fn a_node_created_late_is_deleted_by_the_next_undo() {
+fn a_node_created_after_a_clean_up_is_deleted_by_another() {
     let (store, claim, nodes) = in_doubt();
     let late = nodes.lock().names.pop().unwrap();
     assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });

@@ -45,7 +45,7 @@ pub(super) fn tables(
             let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
             link.command(create)?;
         }
-        // Locks work without the directory's table, so the client starts anyway.
+        // Locks work without the directory's table, so a refusal to create it is ignored.
         let clients = query(include_str!("../query/mysql/clients.sql"), &table.name);
         if !seen.has_clients
             && let Err(Failure::Unknown(error)) = link.command(clients)
@@ -56,7 +56,7 @@ pub(super) fn tables(
         check(&seen)?;
     }
     if !seen.is_there {
-        // The table may exist, but be invisible to this user. Then the server denies a query.
+        // If the table exists, but this user may not see it, the server denies the query.
         return Err(match link.conn.query_drop(format!("SELECT 1 FROM {} LIMIT 0", table.name)) {
             Err(mysql::Error::MySqlError(error)) if error.code != NO_SUCH_TABLE => failed(error.into()),
             _ => Failure::Refused(no_table(options)),

@@ -55,7 +55,7 @@ impl Dial {
         let mut rounds = Rounds::until(deadline);
         let mut failure = None;
         while let Some(limit) = rounds.next_limit() {
-            // A host with one address has no `families`, and gets the whole time: nothing else can be tried.
+            // A host with one address (no `families`) gets the whole time: nothing else can be tried.
             let limit = if families.is_empty() { deadline.since(Clock::System.now()) } else { limit };
             let opts = opts.clone().tcp_connect_timeout(Some(limit));
             let from: Vec<_> = match &*families {
@@ -107,8 +107,8 @@ impl Dial {
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
         opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
-            // The thread decrements `left` only after its `send` has failed: after `opened` was dropped at
-            // the end of this call, and so after this increment.
+            // The thread's `send` fails only when this call has dropped `opened`, so the thread decrements
+            // `left` after this increment.
             let is_left = ended == channel::RecvTimeoutError::Timeout;
             self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
             Err(late())
@@ -152,7 +152,6 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::Builder::new().spawn(move || {
-            // The server answers with the error "Too many connections".
             let (mut client, _) = listener.accept().unwrap();
             client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
         });

@@ -56,7 +56,7 @@ impl SessionDatabase for Mysql {
 
     fn unlock(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<bool> {
         let freed = link.number(&self.queries.session_free, &Args::one("name", name))? == Some(1);
-        // The lock is free. If the limit cannot be reset, the connection is not used again.
+        // The lock is free, so a failure to reset the limit is no error. It only ends the connection's use.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
@@ -78,8 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`. A session that became idle after `left` is another one, to which a restarted
-    /// server gave the same number.
+    /// Ends the session `left`, unless it became idle after `left.asked`: then a restarted server has given
+    /// the number to another session.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -89,12 +89,12 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// Pings over the renewals' connection first. The driver cannot use a connection after a late answer, so
-    /// a short stall of the server could otherwise end all holds; now only the ping is late.
+    /// Pings over the renewals' connection before any hold is renewed over its own. The driver cannot use a
+    /// connection after a late answer, so without the ping a short stall of the server would end all holds.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {
-            // A server that has no capacity for a connection, or refuses the login, does answer.
+            // A server that refuses another connection, or the login, has answered, so it is not silent.
             Err(Failure::Refused(error)) if !error.is_silence() || is_refused_connection(&error) => Ok(()),
             asked => asked,
         }

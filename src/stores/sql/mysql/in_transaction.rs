@@ -82,7 +82,7 @@ impl NameTable {
     ///
     /// The server's answer.
     pub fn create(&self, connection: &mut impl Queryable) -> Result<()> {
-        // If the table exists, this user needs no right to create tables.
+        // Tries the table first, because a user without the right to create tables may use an existing one.
         match connection.query_drop(format!("SELECT 1 FROM {} LIMIT 0", self.table)) {
             Err(Driver::MySqlError(error)) if error.code == NO_SUCH_TABLE => {}
             looked => return looked.map_err(|error| failed("create", error)),
@@ -105,7 +105,7 @@ impl NameTable {
     ///
     /// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock by ending this transaction: run it
     /// again. [`Lost`](ErrorKind::Lost) if the transaction has ended. With `innodb_rollback_on_timeout`, an
-    /// unsuccessful wait ends it.
+    /// unsuccessful wait ends the transaction.
     ///
     /// # Guarantees
     ///

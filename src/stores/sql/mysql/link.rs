@@ -13,14 +13,14 @@ pub(super) struct MysqlConnection {
     pub(super) conn: Conn,
     pub(super) used: Moment,
     pub(super) ended: bool,
-    /// Whether an answer was late. The driver would take it for the answer to the next request.
+    /// Whether an answer was late. The driver would take the late answer for that to the next request, so the
+    /// connection is not used again.
     pub(super) silent: bool,
     deadline: Moment,
     /// The number of requests since the server last could not prepare one.
     requests: u64,
 }
 
-/// After this many requests a connection prepares its statements.
 const PREPARES_AFTER: u64 = 10;
 
 impl Link for MysqlConnection {
@@ -28,15 +28,15 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// Sends a statement as text, since preparing it costs a round trip. A connection in frequent use prepares
-    /// it, since the server then parses it only once. If the server has no room for it
-    /// (`max_prepared_stmt_count`) or has lost it, it has carried out nothing, and gets the text.
+    /// Sends a statement as text, since preparing costs a round trip. A connection in frequent use prepares
+    /// its statements, since the server then parses each only once. If the server cannot prepare a statement
+    /// (`max_prepared_stmt_count`) or has lost it, nothing was carried out, and the text is sent.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         self.requests += 1;
         if self.requests > PREPARES_AFTER {
             let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
             let params = match &*statement.names {
-                [] => Params::Empty, // the driver refuses names without parameters
+                [] => Params::Empty, // the driver refuses an empty list of names
                 names => Params::Named(names.iter().map(value).collect()),
             };
             match self.conn.exec_iter(&*statement.text, params).and_then(records) {
@@ -127,7 +127,7 @@ fn as_text(sql: &str, args: &Args) -> String {
         if name.is_empty() {
             text.push(':');
         } else {
-            // The value is escaped for the `sql_mode` that `settings` sets.
+            // `false`: backslashes escape, because `settings` sets a `sql_mode` without NO_BACKSLASH_ESCAPES.
             text.push_str(&Value::from(args.get(name)).as_sql(false));
         }
         text.push_str(rest);

@@ -230,7 +230,6 @@ impl Rows for Mysql {
 
     fn old_versions(&self, link: &mut MysqlConnection, age: Duration) -> Answer<Vec<String>> {
         match link.run(&self.queries.old_versions, &Args::one("age_ms", age)) {
-            // The user lacks the right PROCESS, which the query needs.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
             found => found?.iter().map(|record| record.text(0)).collect(),
         }

@@ -5,7 +5,7 @@
 //! lock is free. One thread and one connection of a client do this for all names. When the connection ends,
 //! the server frees its poller locks.
 //!
-//! The poller lock only adds wake-ups. Grants depend only on the lock's row, and all waiters keep polling.
+//! The poller lock only adds wake-ups: no grant depends on it, and all waiters keep polling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) struct PollerLockQueries {
     /// Tries to take the poller lock of `:name`, and returns the name's id for `look`.
     pub(super) enter: Statement,
     pub(super) leave: Statement,
-    /// Returns the ids (of the list `IDS`) of the held locks, and `READ_ONLY` if the server is read-only.
+    /// Returns which ids of the list `IDS` are of held locks, and `READ_ONLY` if the server is read-only.
     pub(super) look: String,
     pub(super) list: (&'static str, &'static str),
     pub(super) realm: String,
@@ -55,7 +55,7 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name. None ever counts as working (`set_up`), so waiters also poll by themselves.
+/// A channel for each name. No channel ever counts as working (`set_up`), so waiters also poll by themselves.
 pub(super) type PollerHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {
@@ -89,8 +89,7 @@ impl WakeupProtocol for PollerLocks {
 
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<PollerHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
-    // The server's limit is as short as the client's, because the server would continue a wait after the
-    // client has closed the connection.
+    // Without this limit the server would continue a wait after the client has closed the connection.
     let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
@@ -137,7 +136,7 @@ impl PollerLocks {
         if fronts.is_empty() {
             return Ok(());
         }
-        // The server made the ids from hexadecimal digits, so they need no escape.
+        // The ids consist of hexadecimal digits, so they need no escape.
         let (each, between) = self.queries.list;
         let ids: Vec<_> = fronts.iter().map(|(id, _)| each.replace("ID", id)).collect();
         let text = self.queries.look.replace("IDS", &ids.join(between));

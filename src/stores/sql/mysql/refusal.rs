@@ -23,9 +23,8 @@ const ENDED: &str = "the server ended the connection";
 /// The session was idle for too long, so the server did not read the request.
 const WAS_IDLE: u16 = 4031;
 
-/// The failure of a request that was sent. After an error the server has rolled the statement back, unless
-/// the session ended too: then the statement may have been committed. A proxy whose server failed only
-/// reports that the session ended.
+/// The failure of a request that was sent. After an error the server has rolled the statement back. After the
+/// session's end the statement may have been committed: a proxy whose server failed reports no more.
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {

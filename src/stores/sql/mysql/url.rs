@@ -38,7 +38,6 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
             return Err(unknown_parameter(Some(name), instead));
         }
     }
-    // The driver's message is dropped, because it may repeat parts of the URL.
     let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
@@ -53,7 +52,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
         .prefer_socket(false)
         .read_timeout(Some(options.command_timeout))
         .write_timeout(Some(options.command_timeout))
-        // A row that the condition finds counts as changed, even if its values stay.
+        // A row whose values stay counts as changed too, because a renewal learns from the count whether the
+        // owner holds the lock.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
         .init(settings(limit_in_seconds(options.command_timeout)));
     if mode == TlsMode::Disable {
@@ -75,8 +75,8 @@ pub(super) fn settings(limit: u64) -> Vec<String> {
     ]
 }
 
-/// The server gives up before the client does. Otherwise the outcome would be unknown, and the client would
-/// have to clean up. The server counts whole seconds, and MySQL checks them once a second.
+/// The server's limit for waits: a second less than the client's time-out, because MySQL checks the limit
+/// only once a second. After a time-out the outcome is unknown, and the client has to clean up.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn local_connections_are_plain_by_default() {
+    fn local_mysql_connections_use_no_tls_by_default() {
         for url in [
             "mysql://localhost/x",
             "mariadb://127.0.0.1:3307/x",
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_connections_are_encrypted_by_default() {
+    fn remote_mysql_connections_use_tls_by_default() {
         for (url, skips_name, believes_all) in [
             ("mysql://db.example.org/x", false, false),
             ("mysql://localhost/x?tcp_connect_timeout_ms=1000&ssl-mode=VERIFY_IDENTITY", false, false),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_modes_are_refused_without_repeating_the_url() {
+    fn bad_ssl_modes_are_refused_without_repeating_the_url() {
         for query in ["ssl-mode=PREFERRED", "ssl-mode=", "require_ssl=true"] {
             let error = read(&format!("mysql://u:S3CR3T@localhost/x?{query}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{query}");

@@ -46,15 +46,17 @@ fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
 }
 
 /// Refuses a pooler that gives each transaction any free session, because settings, prepared statements and
-/// session locks would get lost. To find out, opens a second connection with a transaction: behind such a
-/// pooler, it gets the first one's session, or the first one then gets another.
+/// session locks would get lost. To find out, opens a second connection, and begins a transaction there.
+/// Behind such a pooler either the second connection gets the first one's session, or the next statement on
+/// the first connection gets another session.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // The transaction keeps its session assigned. A pooler that refuses BEGIN assigns sessions to statements.
+    // While its transaction is open, the second connection keeps its session. A pooler that refuses BEGIN
+    // gives even each statement another session.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
@@ -148,7 +150,8 @@ fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suf
     }
 }
 
-/// Refuses a store without a usable wait queue: its clients and others would not agree which one is next.
+/// Refuses a wait queue that this user may not use, and a store without one: clients with and without the
+/// queue would not agree which client is next.
 pub(super) fn queue(place: &Place) -> Answer<()> {
     let (kind, what) = match (place.has_queue, place.is_queue_usable) {
         (_, true) => return Ok(()),
@@ -184,8 +187,8 @@ pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answe
     let all = &database.queries.all;
     // A refusal is ignored here, because the statement's first use reports it again.
     drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
-    // Changes nothing, but shows now whether a pooler left a transaction open. A refusal is left to
-    // `try_one`, which accepts a user who may only read.
+    // The renewal of a lock that nobody holds shows whether a pooler left a transaction open. A refusal is
+    // left to `try_one`, which accepts a user who may only read.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

@@ -300,8 +300,8 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // After a statement's first use, checks whether a transaction is open. That would be a pooler's:
-        // this crate prepares no statement in a transaction.
+        // A transaction that is open after a statement's first use is a pooler's, because this crate prepares
+        // no statement in a transaction.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;
@@ -359,8 +359,8 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text: the two
-    /// times always differ for a prepared statement, which begins later than its transaction.
+    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text, because a
+    /// prepared statement begins later than its own transaction, so the two times would always differ.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {

@@ -20,7 +20,8 @@ use crate::stores::sql::postgres::refusal::{read_only_now, unreachable};
 use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment};
 
-/// After this silence the server is asked something. After as long again, the connection counts as dead.
+/// After this silence the client sends the server a query. If the answer takes as long again, the connection
+/// counts as dead.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) type NotificationListener = Hub<Notifications>;
@@ -95,7 +96,7 @@ impl NotificationListener {
                 }
             }
         }
-        // On a read-only server no client can release a lock, so no message would arrive.
+        // A read-only server releases no locks, and so sends no messages: the client connects anew.
         commands.push_str("SHOW transaction_read_only");
         let answer = within(Clock::System.after(SILENCE), client.simple_query(&commands)).await;
         let answer = answer.ok_or_else(|| timed_out("the server fell silent"))?;
@@ -121,7 +122,7 @@ impl NotificationListener {
 
 impl Notifications {
     fn hashed(&self, parts: impl Iterator<Item = u8>) -> String {
-        // FNV-1a, because every program must compute the same hash, unlike with the standard library's.
+        // FNV-1a, because all programs must compute the same hash. The standard library's may change.
         let bytes = self.realm.bytes().chain([0]).chain(parts);
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

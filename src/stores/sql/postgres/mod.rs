@@ -59,8 +59,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let session_locks = options.table.session_locks;
     let find = || check::find(seen, options, &mut first);
     let place = (!session_locks).then(find).transpose().map_err(failed)?;
-    // Session locks have other channels than a table's locks of the same name. A table's channels have its
-    // name without schema, because each client may name the table with or without it.
+    // Session locks have other channels than a table's locks of the same name. A table's channels contain its
+    // name without the schema, because some clients name the schema, and others do not.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());

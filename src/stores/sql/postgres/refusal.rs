@@ -8,9 +8,8 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::refused::{self, Words};
 
-/// The failure of a request that was sent. After an error the server has rolled the statement back, unless
-/// the session ended too: then the statement may have been committed. A pooler whose server failed only
-/// reports that the session ended.
+/// The failure of a request that was sent. After an error the server has rolled the statement back. After the
+/// session's end the statement may have been committed: a pooler whose server failed reports no more.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -85,7 +84,8 @@ fn is_of_table(error: &Error) -> bool {
     })
 }
 
-/// As [`or_unheard`], for a session's locks: the server does not undo their change, so none is repeated.
+/// As [`or_unheard`], for session locks. The server does not roll their changes back, so the change was made,
+/// and is not repeated.
 pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),
@@ -156,7 +156,7 @@ pub(super) const POOLED: &str = "a pooler gives each transaction another session
 pub(super) const BEGUN: &str = "a transaction that this client had not begun was open after a statement: a pooler (such as pgpool-II in raw \
     mode) or the server began it; connect without the pooler";
 
-/// The meaning of single codes. Other codes are classified by their class.
+/// The meaning of single codes, and of the classes (two characters) of all other codes.
 const CODES: &[(&[&str], Words)] = &[
     (&["28P01", "28000"], refused::LOGIN),
     (&["42501"], refused::RIGHT),

@@ -35,7 +35,7 @@ impl MakeTlsConnect<Socket> for Secure {
     type TlsConnect = Handshake;
     type Error = io::Error;
 
-    /// Also called if no TLS is wanted, so an unusable configuration is reported later.
+    /// The driver calls this even if no TLS is wanted, so only `connect` reports that TLS was not set up.
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
         Ok(Handshake { config: self.0.clone(), host: host.to_owned() })
     }
@@ -123,7 +123,7 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         if read.is_pending() {
-            // The first call may only have sent a reply of TLS; the second one registers for reading.
+            // The first call may only have sent a reply of TLS. The second makes new data wake this task.
             read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
         buf.advance(ready!(read)?);
@@ -132,7 +132,8 @@ impl AsyncRead for SecureStream {
 }
 
 impl AsyncWrite for SecureStream {
-    /// If rustls has taken the bytes, this call returns their count, and the next one the error.
+    /// If the socket fails after rustls has taken the bytes, this call returns their count, and the next call
+    /// returns the error.
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

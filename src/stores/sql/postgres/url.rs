@@ -33,7 +33,6 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
             return Err(unknown_parameter(Some(name), ""));
         }
     }
-    // The driver's message is dropped, because it may repeat parts of the URL.
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
         Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
@@ -116,7 +115,7 @@ fn addresses(config: &Config) -> String {
 }
 
 fn is_all_here(config: &Config) -> bool {
-    // Any variant but a host name is local. The variant for local sockets does not exist on Windows.
+    // Matched by exclusion, because the variant for local sockets does not exist on Windows.
     let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_here(name));
     match config.get_hostaddrs() {
         [] => config.get_hosts().iter().all(is_here),
@@ -138,11 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn local_connections_are_plain_by_default() {
+    fn local_postgres_connections_use_no_tls_by_default() {
         for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
         }
-        // A local socket, on systems that have them.
         match (ssl_mode("postgres://%2Ftmp/x"), NO_LOCAL_SOCKETS) {
             (Ok(mode), None) => assert_eq!(mode, SslMode::Disable),
             (Err(error), Some(words)) => {
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_connections_are_encrypted_by_default() {
+    fn remote_postgres_connections_use_tls_by_default() {
         for url in [
             "postgres://db.example.org/x",
             "postgres://localhost,10.0.0.1/x",

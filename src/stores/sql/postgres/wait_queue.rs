@@ -64,12 +64,12 @@ impl Postgres {
 
     pub(super) fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
-        // Usually the lock is free, so the statement without the queue is tried first. A candidate for
-        // leadership always tries it first, because the queue takes only three candidates.
+        let is_probably_free = !self.queue.awaited.load(Ordering::Relaxed);
+        // A candidate for leadership joins the queue only if the queue has fewer than three candidates.
         let is_candidate = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || is_candidate
-            || claim.queue_mode == QueueMode::Waits && !self.queue.awaited.load(Ordering::Relaxed)
+            || claim.queue_mode == QueueMode::Waits && is_probably_free
         {
             let records = link.run(&self.queries.take_unreserved, &args)?;
             let taken = taken_of(&records)?;
@@ -152,7 +152,7 @@ impl Postgres {
         if hearing.is_empty() {
             return vec![false; claims.len()];
         }
-        // If this fails, the next check repeats it.
+        // A failure is ignored, because the next check writes the channels again.
         let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
     }
@@ -175,7 +175,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // No channel means a recall, unless a claim `hears`: then `mark` may have skipped a locked row.
+            // A row without a channel was recalled. If the claim `hears`, `mark` may have skipped the row.
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),

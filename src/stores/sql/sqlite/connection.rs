@@ -73,8 +73,8 @@ impl Link for SqliteConnection {
 
 impl SqliteConnection {
     /// Adds a connection to the table. The connection must have read, so that its log and index exist.
-    /// `before` is the database file that was at the path before it was opened. Returns `None` if it may have
-    /// other files open than those now at the path.
+    /// `before` is the database file that was at the path before the connection was opened. Returns `None` if
+    /// the connection may have other files open than those now at the path.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
@@ -92,7 +92,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // In a process SQLite has one index per file, so beside a stray connection no new one is sound.
+        // SQLite has one index per file and process, so beside an open stray connection a new one is unsound.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
@@ -126,8 +126,8 @@ impl SqliteConnection {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether to use the connection again. One that failed to read may have combined an index with another
-    /// log, and all connections that share the index must be closed.
+    /// Whether to use the connection again. A connection that failed to read may have combined an index with
+    /// another log, and all connections that share the index must be closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.place.lock().is_some() && self.is_in_place()
     }
@@ -155,7 +155,6 @@ pub(super) fn end_strays(path: &Path, deadline: Moment) {
         strays.filter_map(|(_, place)| place.upgrade()).collect()
     };
     for stray in &strays {
-        // The wait is short, because the connection's request ends within its own deadline.
         let Some(mut place) = stray.try_lock_for(deadline.since(Clock::System.now())) else { continue };
         leave(place.take());
         drop(place);
@@ -171,7 +170,6 @@ fn leave(conn: Option<Connection>) {
 }
 
 thread_local! {
-    /// Until when this thread's request waits for other writers.
     static WAITS_UNTIL: Cell<Moment> = const { Cell::new(Moment::from_nanos(0)) };
 }
 
@@ -236,7 +234,7 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// SQLite rolls back a statement that fails, so only a commit that failed on the disk has an unknown outcome.
-/// SQLite has no code for a missing table, so the message is searched for the directory's.
+/// SQLite has no code for a missing table, so the message is searched for the directory's table.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let said = error.to_string();
     if said.contains("no such table") && said.contains("_clients") {
@@ -336,9 +334,8 @@ mod tests {
         });
     }
 
-    /// The connection was closed because its files were away, and stays closed when they are back.
     #[test]
-    fn a_connection_that_was_ended_is_not_used_again() {
+    fn a_connection_closed_for_missing_files_is_not_used_again() {
         let (folder, path) = at_rest();
         let link = SqliteConnection::new(opened(&path), &path, None, soon()).unwrap();
         let log = folder.path().join("locks.db-wal");

@@ -1,8 +1,8 @@
 -- Locks the row of a name until the transaction ends. Inserts the row if it is absent.
 --
--- One statement does both, and locks the row exclusively from the start. SELECT … FOR UPDATE of an absent row would lock a
--- gap, which other transactions can lock too; then none of them could insert the row: a deadlock. INSERT IGNORE would take
--- a shared lock first and need an exclusive one later: also a deadlock.
+-- This statement locks the row exclusively from the start, since two other ways deadlock. SELECT … FOR UPDATE of an absent
+-- row locks a gap; several transactions can lock it, and then none of them can insert the row. INSERT IGNORE takes a shared
+-- lock first; several transactions can have it, and then none of them gets the exclusive lock.
 --
 -- :name
 -- Changes a row if it was absent.

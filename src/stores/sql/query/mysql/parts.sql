@@ -1,4 +1,4 @@
--- Parts of statements: each part replaces its name in braces. The head of each statement says what the statement Returns.
+-- Parts of statements: a statement names a part in braces, and the client fills the part in. A part alone Returns nothing.
 --
 -- :name  :token: whether it is a lock of get_token_lock  :owner  :lease_ms  :fenced
 -- :realm: the table of locks, or '' for session locks
@@ -9,7 +9,7 @@
 (CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)
 
 -- {session_lock}
--- The server allows at most 64 characters and ignores case, so the name is a part of a hash.
+-- The GET_LOCK name of a session lock: a part of a hash, since the server allows 64 characters at most and ignores case.
 CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48))
 
 -- {poller_lock}

@@ -1,4 +1,4 @@
--- Renews the session's lock, if the server takes writes: the server ends the session once it has been idle for a lease.
+-- Renews the session's lock, if the server takes writes. The server ends the session once it is then idle for lease_ms.
 --
 -- $1 lease_ms
 -- Returns whether the server takes writes.

@@ -1,7 +1,7 @@
--- Creates a table unless the search path finds it: if the table exists, the user needs no right to create tables. If the
--- table's name has no schema, and another schema has a table of that name, the statement fails: otherwise some clients
--- would find the one table and some the other, and two clients could hold the same lock. Only one client at a time runs
--- this, since of two clients that create a table at the same time one can fail, even with IF NOT EXISTS.
+-- Creates a table unless the search path finds it, so that a user without the right to create tables can use an existing
+-- one. If the table's name has no schema, and another schema has a table of that name, the statement fails: otherwise some
+-- clients would find one table and some the other, and two clients could hold the same lock. The advisory lock lets one
+-- client at a time create tables, since even with IF NOT EXISTS one of two simultaneous clients can fail.
 --
 -- {table} is the quoted name, {plain} the name without quotes, {has_schema} whether it contains a schema, {create} the
 -- statement.

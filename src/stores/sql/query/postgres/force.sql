@@ -1,5 +1,5 @@
 -- Frees a lock, whoever holds it, and wakes the waiters. Without a channel it wakes nobody: the caller then runs tell.sql.
--- Asks a client that caches the lock to release it (recall.sql).
+-- Also asks a client that caches the lock to release it (recall.sql).
 --
 -- $1 name  $2 token  $3 channel, or ''
 -- Returns one row: 0 if the lock was freed (NULL: it was free); token, owner, holds and remaining_ms as they were before;

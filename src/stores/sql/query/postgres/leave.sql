@@ -1,10 +1,8 @@
 -- Sets an owner's hold count to `left`. If that is 0, frees the lock and wakes the waiters. The expiry of a lock that stays
--- held is unchanged. Without a channel no waiter is woken: the caller sends tell.sql next, in a statement that sees the
--- lock free.
+-- held is unchanged. Without a channel it wakes no waiter: the caller runs tell.sql next, which then sees the lock free.
 --
--- The commit does not wait for the disk. If a crash undoes the release, the lock ends with its lease; a later grant is on
--- the disk only together with this release. Commits that notify run one after the other, so the wait would delay all of
--- them.
+-- The commit does not wait for the disk: commits that notify run one after the other, so each wait would delay all.
+-- If a crash undoes the release, the lock ends with its lease. A later grant is never on the disk without this release.
 --
 -- $1 name  $2 token  $3 owner  $4 left  $5 channel, or ''
 -- Returns one row: 0 (NULL: not held), token, owner, holds and remaining_ms as they were before; the last column is the

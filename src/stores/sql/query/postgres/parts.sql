@@ -1,4 +1,4 @@
--- Parts of statements: each part replaces its name in braces. The head of each statement says what the statement Returns.
+-- Parts of statements: a statement names a part in braces, and the client fills the part in. A part alone Returns nothing.
 --
 -- $1 name  $2 token: whether it is a lock of get_token_lock  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
 -- $9 keeper: the channel of the client if it caches the lock  $10 client

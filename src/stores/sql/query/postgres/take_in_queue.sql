@@ -5,7 +5,7 @@
 -- A client that writes to the wait queue also writes to the lock's row, unchanged, so that no release misses the client.
 -- If the release comes first, this statement waits for its commit, and reports that the lock is no longer held. If the
 -- release began first but reaches the row later, it finds another version of the row than it saw, and changes nothing
--- (free_unawaited.sql). The commit does not wait for the disk.
+-- (free_unawaited.sql). A commit without a grant does not wait for the disk, since a crash empties the queue anyway.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
 -- $9 keeper: the channel on which the client is asked to release the lock, if it caches the lock (NULL: it does not)
@@ -41,7 +41,7 @@ WITH {seen}, {reserved}, took AS (
 SELECT took.fence, {before}, seen.keeper, {reserved_ms},
     EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
     CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END,
-    -- Counts the clients as they were before this statement.
+    -- This query does not see the deletion in `gone`, so the count includes this client.
     CASE WHEN EXISTS (SELECT FROM gone) THEN (
         SELECT count(*) FROM leasehold_locks_wait_queue
         WHERE id = sha256($1) AND (client = $10 OR seen > clock_timestamp() - interval '5 seconds')
