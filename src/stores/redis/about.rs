@@ -51,8 +51,8 @@ pub(super) fn format_key() -> String {
 }
 
 /// Refuses a server whose stored format number is not this version's. If none is stored and `notes` is set,
-/// stores this version's. Sends the request `first` along. Returns whether a number is stored now, and the
-/// reply to `first`.
+/// stores this version's. Sends the request `first` in the same write. Returns whether a number is stored
+/// now, and the reply to `first`.
 ///
 /// A user who may not read or write the key can still lock, so a refusal counts as a stored number. With
 /// `is_followed`, for a cluster, a redirect to another member is an error, which the caller follows.

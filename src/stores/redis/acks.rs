@@ -108,7 +108,7 @@ impl Acks {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
                     let refused = refusal(&error);
-                    // The slot has moved, so this member no longer has the grant.
+                    // A redirect: another member of the cluster has the slot now, so this one lost the grant.
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
                 Ok(_) => return Err(gone()),
@@ -254,7 +254,7 @@ impl Acks {
         self.is_alone.store(is_alone, Ordering::SeqCst);
         if self.is_reported.swap(is_alone, Ordering::SeqCst) != is_alone {
             let server = Arc::clone(&self.server);
-            // `observe_later` drops no report, and no second report of this change would follow.
+            // A change is reported only once, so its report must not be dropped: `observe_later` drops none.
             self.reporter.observe_later(move |observer| {
                 let server = &*server;
                 let event =

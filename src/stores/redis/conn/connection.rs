@@ -124,7 +124,7 @@ impl Connection {
 
     /// Whether the server seems to have kept the connection open. Only looks at the local socket.
     pub(crate) fn is_alive(&self) -> bool {
-        // An idle connection has nothing to read. An end, an error or unexpected bytes make it useless.
+        // An idle connection has nothing to read: bytes, an end or an error show that it is useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
@@ -208,7 +208,7 @@ impl Dialog<'_> {
             replies.clear();
             self.exchange(commands, |reply| replies.push(Some(reply)))?;
         }
-        // The server ran nothing for the unknown hash, so the script is sent once more, with its body.
+        // After NOSCRIPT, which means that the server ran nothing, the script is sent again, with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
             if place.as_ref().is_some_and(is_unknown_script)
@@ -239,7 +239,8 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Broken until all replies are read: otherwise the next request could take a late reply for its own.
+        // The connection counts as broken until all replies are read: otherwise the next request could take a
+        // late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {
@@ -252,7 +253,7 @@ impl Dialog<'_> {
         }
         for command in commands {
             if self.asking {
-                // If the server refuses ASKING, it also refuses the request behind it.
+                // This reply is ignored: if the server refuses ASKING, it also refuses the request behind it.
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
             let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;

@@ -100,7 +100,7 @@ const LEFT_TO_READER: usize = 8;
 /// Maximum number of replies passed on after one read, so that unsent requests do not wait longer.
 const MOST_GIVEN: usize = 64;
 
-/// How often a reader looks for further replies of others after its own has come.
+/// How often a reader looks for replies to other threads after its own reply has come.
 const MAX_CHECKS: u32 = 4;
 
 pub(crate) struct Reply {
@@ -320,7 +320,8 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Reads only what has come: a time-out at this deadline would fail waiters with later ones.
+                // Reads only what has arrived: a read that timed out at this deadline would end the
+                // connection, also for waiters whose deadlines are later.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -345,8 +346,8 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // The connection ended meanwhile, and all waiters were notified. A new connection has a
-                // writer of its own. Pairs with `break_off`.
+                // The connection ended meanwhile, and its waiters were notified. `out` may belong to a new
+                // connection, so this thread changes nothing. Pairs with `break_off`.
                 return;
             }
             if let Err(error) = written {
@@ -418,7 +419,8 @@ impl SharedConnection {
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may be late, though its reply came in time.
+            // A thread that waits for several servers in turn may come here late, though its reply arrived in
+            // time. So arrived bytes are read before the time-out counts.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
@@ -474,7 +476,6 @@ impl SharedConnection {
                 }
                 let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
                 let is_demoted = self.note(&mut out, &reading.giving);
-                // Requests are written before threads are woken, so that the server works while they wake.
                 if has_more {
                     drop(out);
                 } else {
@@ -665,7 +666,7 @@ impl Out {
     fn drop_if_hung_up(&mut self) {
         let is_idle = self.awaited.is_empty() && !self.is_writing;
         if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {
-            // No reply is missing, so these bytes are an end of the stream, or are no reply.
+            // No reply is missing, so the bytes are the end of the stream, or belong to no request.
             self.break_off();
             self.hung_up = true;
         }

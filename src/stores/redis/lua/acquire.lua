@@ -39,8 +39,8 @@ local ttl_ms = redis.call('pttl', lock)
 local function take(lock, owner, lease_ms, max_ms, place)
   -- If PEXPIRE failed after HSET, a lock without an expiry could remain. So errors are raised before HSET.
   if not redis.acl_check_cmd then
-    -- Before Redis 7. SET fails if the server is out of memory, PEXPIRE if the user has no right to it. Neither changes
-    -- an absent key.
+    -- Redis 6 has no `acl_check_cmd`, so this tries the commands: SET fails if the server is out of memory, PEXPIRE if the
+    -- user may not run it. Neither changes an absent key.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then

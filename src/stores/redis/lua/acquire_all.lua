@@ -18,7 +18,7 @@ for at = 1, locks do
   local is_held = redis.call('pttl', lock) ~= -2 and not drop_ownerless(lock)
   if is_held or or_none ~= '1' and reserved_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
-      redis.call('hexists', lock, '') -- if the key is no hash, the caller gets this error rather than a busy lock
+      redis.call('hexists', lock, '') -- raises an error if the key is no hash: such a key is not a busy lock
     end
     free = at - 1
     break
@@ -47,7 +47,7 @@ for at = 1, free do
   local number = tonumber(ARGV[3*at+2])
   local counter = KEYS[number]
   if at == 1 then
-    -- Raises errors before HSET, as `take` in `acquire.lua` does.
+    -- Raises errors before HSET creates a lock without an expiry, as `take` in `acquire.lua` does.
     if not redis.acl_check_cmd then
       redis.call('set', lock, '', 'XX')
       redis.call('pexpire', lock, lease_ms)

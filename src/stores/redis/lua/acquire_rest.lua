@@ -7,8 +7,7 @@ if link > 0 then
   queue_mode = queue_mode:sub(1, -2)
 end
 
--- An owner is written as the client's UUID, which has 36 characters, a colon, and a number.
-local client = owner:sub(1, 36)
+local client = owner:sub(1, 36) -- an owner is `client:number`, where the client is a UUID of 36 characters
 local held, holders, holder, is_cached, is_next = false, false, nil, false, false
 local asks, barges = queue_mode ~= 'barge', queue_mode == 'barge' or queue_mode == 'spin'
 local waits = not barges and queue_mode ~= 'yield'
@@ -47,7 +46,7 @@ if not held then
     why = 'reserved'
   end
   if wait_ms then
-    -- A hold gets one recall: once the holder's client has received it, the field 'leasehold:cached' is removed.
+    -- Once the holder's client has received a recall, the field 'leasehold:cached' is removed, so nobody sends another.
     if is_cached and why == 'ours' and recall(lock, holder) then
       redis.pcall('hdel', lock, 'leasehold:cached')
     end
@@ -68,8 +67,8 @@ if not held then
       end
       queue_mode = 'wait'
     end
-    -- A client keeps its place in the queue. A notified client has left the queue; if another client barged and took
-    -- the lock, the notified client gets a place before all others.
+    -- A client in the queue keeps its place. A notified client is no longer in the queue; if another client took the lock
+    -- before it, the notified client joins before all others.
     local place = queue_mode == 'stand' and tonumber(redis.pcall('zadd', queue, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then
       local joined = place or queue_mode == 'next' and first[2] and first[2] - 1000
@@ -84,8 +83,8 @@ if not held then
         return {'busy', wait_ms}
       end
       is_first = is_first or queue_mode == 'next'
-      -- The first client removes dead clients (see `join.lua`) in each attempt after it joined. If the first client is
-      -- dead, any client does.
+      -- The first client removes dead clients (see `join.lua`), except in the attempt by which it joins. If the first
+      -- client is dead, any client removes them.
       if is_stale or is_first and queue_mode ~= 'wait' then
         is_first = drop_dead(queue, time[1]) == client
       end
@@ -101,7 +100,7 @@ end
 local fence = counter and next_fence(counter)
 
 if held then
-  -- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE.
+  -- PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
@@ -115,7 +114,7 @@ if stood or is_next then
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
-  -- The notification removed the client from the queue, but an attempt sent before it may have put the client back.
+  -- The release that notified this client removed it from the queue, but an older attempt may have put the client back.
   if stood and redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client) == 1 then
     notify_next(lock, false)
   end

@@ -17,7 +17,7 @@ if redis.call('hexists', lock, owner) == 0 then
   return {'lost'}
 end
 local is_recalled = redis.call('hexists', lock, 'leasehold:cached') == 0
--- A server without sharded channels returns an error here, which counts as no listeners.
+-- A server without sharded channels answers SHARDNUMSUB with an error, which counts as no listeners.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
 return {(others > 0 or is_recalled) and 'wanted' or 'stays'}

@@ -79,7 +79,7 @@ elseif what == 'drain' and count then
 elseif what == 'delete' or what == 'count_down' and count and count <= 1 then
   redis.call('del', counter)
   if acquired then
-    -- Otherwise permits of the deleted semaphore would later be given back to a new one of the same name.
+    -- Permits that are still acquired must not come back to a later semaphore of the same name.
     redis.call('del', acquired)
   end
 elseif what == 'count_down' and count then

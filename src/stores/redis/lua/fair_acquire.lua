@@ -35,7 +35,7 @@ if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
-  -- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE.
+  -- PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   return {'granted', fence}
@@ -94,7 +94,7 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
   if first == owner then
     redis.pcall('lpop', queue)
   end
-  -- Redisson may have removed the owner from the queue, but never removes a heartbeat.
+  -- If Redisson has removed the owner from the queue, the owner's heartbeat is still there.
   if first == owner or own_until > 0 then
     redis.pcall('zrem', timeouts, owner)
     redis.pcall('zrem', heartbeats, owner)
@@ -114,17 +114,16 @@ if waits == '1' then
     local their_ms = score(timeouts, before) or 0
     local their_until = score(heartbeats, before)
     if their_until then
-      -- The waiter before is ours: takes its timeout plus the time since its last attempt.
+      -- The waiter before is ours, and has not raised its timeout since its last attempt, so that time is added.
       until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
     elseif not at or own_until == 0 then
-      -- The owner is new in the queue, or its heartbeat is gone.
       until_ms = math.max(until_ms, their_ms + alive_ms)
     else
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end
-  -- Redisson sets no expiry on these keys, but if the last waiter is killed, perhaps nobody removes them. No waiter
-  -- pauses for a day between attempts, but the last waiter's timeout may end later.
+  -- Redisson sets no expiry on these keys; here they get one, so that they do not remain if the last waiter is killed. No
+  -- waiter pauses for a day between attempts, but the last waiter's timeout may end later.
   local lasts_ms = math.max(86400000, until_ms - now_ms + alive_ms)
   redis.call('pexpire', queue, lasts_ms) -- fails here if the user may not run it, before a key without an expiry exists
   -- The timeout is written before the place in the queue: if the write is refused, no waiter stands there without a

@@ -23,6 +23,6 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, 15)) do
   local until_ms = redis.call('zscore', heartbeats, waiter) or redis.call('zscore', timeouts, waiter)
   is_wanted = is_wanted or tonumber(until_ms or 0) > now_ms
 end
--- The hash has an expiry already. If HSET fails for lack of memory, the holder learns of waiters by its later checks.
+-- HSET keeps the hash's expiry. If HSET fails for lack of memory, the holder learns of waiters by its later checks.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

@@ -21,7 +21,7 @@ if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) ==
   return {'lost'}
 end
 
--- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE. The expiry
+-- PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE. The expiry
 -- is shortened only after the fence was issued, so that the old owner keeps its lease if the counter fails.
 local fence
 if not counter then

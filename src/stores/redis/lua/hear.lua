@@ -29,6 +29,6 @@ end
 -- listeners of other clients.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 is_wanted = is_wanted or (plain[2] or own) + (sharded[2] or 0) > own
--- The hash has an expiry already. If HSET fails for lack of memory, the holder learns of waiters by its later checks.
+-- HSET keeps the hash's expiry. If HSET fails for lack of memory, the holder learns of waiters by its later checks.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

@@ -47,7 +47,7 @@ end
 if #back > 0 then
   -- This write changes nothing, but fails here, before any change, if the user may not run the command.
   redis.call('zrem', acquired, '')
-  -- Permits whose leases have ended must not recreate a deleted semaphore.
+  -- Without GET, INCRBY would recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, #back) or 0
   redis.call('zrem', acquired, unpack(back))
   if count > 0 then

@@ -27,8 +27,8 @@ for _, id in ipairs(ids) do
     break
   end
 end
--- These writes change nothing, but fail here, before any change, if the user may not run the commands. Redis checks its
--- memory only before a script's first write, and always allows these.
+-- These writes change nothing. If the user may not run the commands, the script fails here, before any change. They come
+-- first: for lack of memory, Redis refuses only a script's first write, and never these.
 redis.call('zrem', acquired, '')
 redis.call('zremrangebyscore', acquired, 1, 0)
 local is_given = what == 'give_back' and until_ms
@@ -39,7 +39,8 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- The number changes first: if it is no number, nothing is released. Permits must not recreate a deleted semaphore.
+  -- INCRBY comes first: it fails if the key contains no number, and then nothing is released. Without GET, INCRBY would
+  -- recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', acquired, 0, now_ms)
   for id in pairs(seen) do

@@ -17,7 +17,7 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('zremrangebyscore', acquired, 1, 0)
 local back = redis.call('zcount', acquired, 0, now_ms)
 if back > 0 then
-  -- Permits whose leases have ended must not recreate a deleted semaphore.
+  -- Without GET, INCRBY would recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', acquired, 0, now_ms)
   if count > 0 then

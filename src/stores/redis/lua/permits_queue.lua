@@ -31,7 +31,7 @@ local function notify_for_permits(tag, count, skipped)
     return false
   end
   local left, time = count - reserved_for_others(tag), redis.pcall('time')
-  -- Looks at 1024 clients at most, to save time. Those that do not listen lose their places.
+  -- Handles at most 1024 clients, to save time. A client that does not listen loses its place.
   for _ = 1, time.err and 0 or 1024 do
     local first = left > 0 and redis.pcall('zrange', queue, skipped or 0, skipped or 0, 'WITHSCORES') or {}
     local client = first[1]

@@ -15,8 +15,8 @@ local channel, ids = ARGV[1], {unpack(ARGV, 2)}
 redis.call('get', permits) -- if the key has another type, the script fails here, before it has written anything
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- This write changes nothing. A replica refuses it, as does a server on which the user may not ZREM, before the
--- script has changed anything. Redis checks its memory only before a script's first write, and always allows this one.
+-- This ZREM changes nothing. On a replica, or if the user may not ZREM, the script fails here, before any change. ZREM comes
+-- first: for lack of memory, Redis refuses only a script's first write, and never ZREM.
 redis.call('zrem', acquired, '')
 local back, good, listeners = {}, 0, 0
 local seen = {}
@@ -28,7 +28,7 @@ for _, id in ipairs(ids) do
     good = good + (tonumber(until_ms) > now_ms and 1 or 0)
   end
 end
--- The permits must not recreate a deleted semaphore.
+-- Without GET, INCRBY would recreate a deleted semaphore.
 local count = #back > 0 and redis.call('get', permits) and redis.call('incrby', permits, #back)
 if #back > 0 then
   redis.call('zrem', acquired, unpack(back))
@@ -36,7 +36,7 @@ end
 if count then
   local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
   local receivers = count > 0 and redis.pcall('publish', channel, count)
-  -- Receivers count as waiters only if no permit was free before this release: otherwise most of them do not wait.
+  -- If a permit was free before this release, most receivers do not wait for permits, so they are not counted.
   if is_notified then
     listeners = -3
   elseif type(receivers) == 'number' and count <= #back then

@@ -19,7 +19,7 @@ for _, id in ipairs(ids) do
     return {'lost'}
   end
 end
--- This ZREM changes nothing. Redis checks its memory only before a script's first write, and always allows ZREM.
+-- ZREM, which changes nothing, comes first: for lack of memory, Redis refuses only a script's first write, and never ZREM.
 redis.call('zrem', acquired, '')
 for _, id in ipairs(ids) do
   redis.call('zadd', acquired, 'XX', 'GT', now_ms + lease_ms, id)

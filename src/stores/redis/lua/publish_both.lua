@@ -1,7 +1,7 @@
 -- Prefix of all scripts on a member of a cluster where some waiters listen on sharded channels and some on plain ones.
 --
--- The script behind this prefix publishes by SPUBLISH and PUBLISH; all scripts publish by redis.pcall only. The reply is
--- the larger number of receivers, not the sum, since some waiters listen on both.
+-- The script behind this prefix publishes by SPUBLISH and PUBLISH. The prefix replaces redis.pcall only, since no script
+-- publishes by redis.call. The reply is the larger number of receivers, not the sum, since some waiters listen on both.
 local server = redis
 local redis = {
   call = server.call,

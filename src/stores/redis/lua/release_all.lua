@@ -12,8 +12,8 @@ local replies, is_unnotified = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
   local listeners = -2
-  -- If the first HDEL fails, so does the script, before it frees a lock: perhaps the user has no right to HDEL. A later
-  -- key that is no hash counts as not held.
+  -- If the first HDEL fails, perhaps for lack of a right, the whole script fails, before it has freed a lock. Each later
+  -- key that is no hash counts as a lock that is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
     -- Any request of this owner may have written notes, and a hash of notes alone would block all clients.

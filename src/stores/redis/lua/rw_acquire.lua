@@ -45,12 +45,11 @@ local function is_ours()
 end
 
 -- Sends one recall to each holder that has registered by `rw_hear.lua`. `leasehold_rwlock_hearers:{name}` is a sorted
--- set: a holder's field -> the end of its registration in ms, or minus that number once the recall was sent. These are
--- no fields of the lock's hash, since Redisson counts its fields.
+-- set: a holder's field -> the end of its registration in ms, or minus that number once the recall was sent. The
+-- registrations are not in the lock's hash, since Redisson counts the fields of that hash.
 local function recall_hearers()
   local hearers = 'leasehold_rwlock_hearers:' .. tag
-  -- Reads at most a hundred members. Those already recalled have negative scores and so come first, outside this
-  -- range.
+  -- Reads the hundred members with the highest scores. Holders that were recalled have negative scores.
   local fields = redis.pcall('zrange', hearers, -100, -1, 'WITHSCORES')
   for at = 1, #fields, 2 do
     if tonumber(fields[at + 1]) > 0 then
@@ -172,11 +171,11 @@ end
 local fence = counter and next_fence(counter)
 
 if ttl_ms ~= -2 then
-  -- PEXPIRE comes first: Redis checks its memory only before a script's first write, and always allows PEXPIRE.
+  -- PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
 end
 if half == 'read' then
-  -- If a later write fails, a marker without a hold does no harm. A hold without a marker would not count for Redisson.
+  -- The marker comes before the hold: a marker without a hold does no harm, but Redisson ignores a hold without a marker.
   redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))
 end
 if ttl_ms ~= -2 then

@@ -13,7 +13,7 @@ local half, owner, markers = ARGV[1], ARGV[2], ARGV[3]
 
 local mode = redis.call('hget', lock, 'mode')
 local ttl_ms = redis.call('pttl', lock)
--- A writer alone has two fields: the mode and its own.
+-- If only a writer holds the lock, the hash has two fields: `mode` and the writer's.
 if not mode or half == 'write' and mode ~= 'write' or
   half == 'read' and mode == 'write' and redis.call('hlen', lock) <= 2 then
   return {'free'}
@@ -30,7 +30,7 @@ end
 local own = half == 'write' and owner .. suffix or owner
 local count = redis.call('hget', lock, own) or '0'
 if half == 'read' then
-  -- A reader whose markers have expired holds nothing, but stays in the hash until a release of another removes it.
+  -- A reader whose markers have expired holds nothing, but stays in the hash until another owner's release removes it.
   local is_alive = false
   for level = 1, tonumber(count) do
     is_alive = is_alive or redis.call('exists', markers .. level) == 1

@@ -44,7 +44,7 @@ end
 local function marker(reader, level)
   return base .. ':' .. reader .. ':rwlock_timeout:' .. level
 end
--- Keeps the expiry as it is. Redis checks its memory only before a script's first write, and always allows PEXPIRE.
+-- Keeps the expiry. PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
 local ttl_ms = redis.call('pttl', lock)
 if ttl_ms == -1 then
   ttl_ms = lease_ms
@@ -82,8 +82,8 @@ for _, reader in ipairs(fields) do
     end
   end
 end
--- All reads come before the first HDEL, and all fields are deleted by HDEL: if the user had no right to another command,
--- the hash would remain without its owner, and block all clients.
+-- After the first HDEL, no command may fail for lack of a right: a hash without its owner would remain, and block all
+-- clients. So all reads come before, and HDEL deletes all fields.
 if longest_ms > 0 then
   if half == 'write' then
     -- The writer keeps its read hold, but no longer than the lease of that hold.
@@ -114,7 +114,7 @@ if half == 'write' then
   redis.pcall('publish', channel, '0')
 elseif is_free then
   local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))
-  -- Readers that still wait here waited for a writer that has given up or died.
+  -- Readers that are still registered waited for a writer that has given up or died.
   if do_some_wait and not is_reserved and redis.pcall('del', readers) ~= 0 then
     redis.pcall('publish', channel, '1')
   end

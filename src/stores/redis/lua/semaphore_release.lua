@@ -23,11 +23,11 @@ if was == 'void' or way == 'undo' and was ~= 'granted' then
   redis.call('set', request, 'void', 'PX', lasts_ms)
   return {'not_held'}
 end
--- Redis checks its memory only before a script's first write, and always allows PEXPIRE.
+-- PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
 redis.call('pexpire', request, lasts_ms)
 redis.call('set', request, 'released', 'PX', lasts_ms)
 if not redis.call('get', permits) then
-  -- The semaphore was deleted or has expired. Permits that come back must not recreate it.
+  -- The semaphore was deleted or has expired, and INCRBY would recreate it.
   return {'freed', 0}
 end
 local count = redis.pcall('incrby', permits, units)
@@ -40,7 +40,7 @@ local listeners = count > 0 and redis.pcall('publish', channel, count)
 if is_notified then
   return {'freed', -3}
 end
--- Receivers count as waiters only if no permit was free before this release: otherwise most of them do not wait.
+-- If a permit was free before this release, most receivers do not wait for permits, so they are not counted.
 if type(listeners) == 'number' and count <= tonumber(units) then
   return {'freed', listeners}
 end

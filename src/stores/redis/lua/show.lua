@@ -37,8 +37,8 @@ local kind = redis.call('type', object)['ok']
 local value, holders, waiters, permits = '', {}, {}, {}
 local back, acquired_count, writers_wait = 0, 0, 0
 
--- The key may belong to another program and have any size, but must not block the server or the connection. The
--- script therefore shows at most this much. Of a hash with more fields, it shows only their number.
+-- The key may belong to another program and have any size, but must not block the server or the connection. These limits
+-- bound what the script shows. Of a hash with more fields, it shows only their number.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
 -- Limit on the markers read for all holders together. The expiry of a holder whose markers are not read is unknown.
 local looks_left = 2000

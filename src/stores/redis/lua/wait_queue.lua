@@ -25,7 +25,7 @@ local function is_denied(reply)
     (reply.err:find('The user executing the script', 1, true) or reply.err:find('ACL failure', 1, true)) ~= nil
 end
 
--- Maximum number of clients in one call that do not listen and are removed. They cost the server a few milliseconds, once.
+-- One call removes at most this many clients that do not listen, which takes the server a few milliseconds.
 local MOST_PASSED_OVER = 1024
 
 local function notify_next(lock, is_free, popped)

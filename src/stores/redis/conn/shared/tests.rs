@@ -123,7 +123,7 @@ fn an_unrequested_message_is_not_taken_as_a_reply() {
 fn a_hang_up_of_the_server_is_reported_once() {
     let (shared, pool) = (SharedConnection::new(), pool());
     assert!(!shared.hung_up(), "there is no connection yet");
-    // First, an idle connection.
+    // The first connection is idle when it ends.
     let (reply, mut server) = first(&shared, &pool);
     assert!(!shared.hung_up(), "a request waits for its reply");
     server.write_all(b":1\r\n").unwrap();
@@ -132,7 +132,7 @@ fn a_hang_up_of_the_server_is_reported_once() {
     drop(server);
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // Next, a connection whose reader notices the end.
+    // The second connection has a reader, which notices the end.
     let (reply, server) = first(&shared, &pool);
     drop(server);
     shared.wait(&reply).unwrap_err();
@@ -176,7 +176,6 @@ fn opening_a_connection_delays_neither_polling_nor_closing() {
         let connecting = || connecting(&shared, &begun, &may_go_on);
         scope.spawn(connecting);
         has_begun.recv().unwrap();
-        // Neither the watchdog nor a shutdown waits while a thread connects.
         let others = || {
             shared.poll_completions();
             shared.close(soon());
@@ -205,8 +204,8 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let reader = scope.spawn(|| shared.wait(&one));
         drop(server);
         is_told.recv().unwrap();
-        // The second caller does not know yet that its outcome is unknown. A request sent now might use the
-        // same owner number.
+        // The second request's `take` still runs, so its caller has not yet retired the owner number. A
+        // request sent now might use the same number.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(None, question, deadline, None, |_by| Ok(next));
@@ -236,7 +235,7 @@ fn an_old_connections_blocked_write_delays_no_new_connection() {
     let (shared, pool, one, old) = asked();
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
-        // The request is larger than the socket's buffers, and the server does not read it.
+        // The request is larger than the socket's buffers, and the server does not read it: the write blocks.
         let (connected, has_connected) = bounded::<()>(1);
         let (shared, much) = (&shared, &much);
         let stuck = move || {
@@ -277,7 +276,6 @@ fn a_sender_writes_when_too_many_requests_are_unsent() {
         replies.push(ask(&shared, None));
         assert_eq!(shared.out.lock().unsent, left);
     }
-    // The reader may be busy waking other threads, so with this many unsent requests the sender writes.
     replies.push(ask(&shared, None));
     assert_eq!(shared.out.lock().unsent, 0);
     server.write_all(b":1\r\n".repeat(replies.len()).as_slice()).unwrap();
