@@ -113,7 +113,7 @@ impl RedisAddress {
                 vec![Target::Place(ServerPlace::Unix(path.ok_or_else(bad)?.into()))]
             }
             Form::Sentinels => {
-                // The characters that Sentinel allows in a master's name.
+                // Sentinel allows only these characters in a master's name.
                 if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
                     return Err(bad());
                 }
@@ -210,7 +210,7 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error here.
+    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error: `cluster` reads those.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();

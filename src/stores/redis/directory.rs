@@ -22,7 +22,7 @@ use crate::time::{Moment, millis};
 const PAGE: u32 = 500;
 
 /// Maximum number of commands in one write, which takes the server one or two milliseconds. The server runs
-/// all commands that arrive together before it serves others, so each write waits for the last replies.
+/// all commands that arrive together before it serves others, so each write waits for all earlier replies.
 const TOGETHER: usize = 50;
 
 pub(super) fn entry_key(client: ClientId) -> String {
@@ -140,8 +140,8 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
 }
 
 /// The lock under a key, or `None` for another program's key. Keys that only look like a token lock or a
-/// plain lock (an entry of a cache, a hash of counters) have no owner in our format. A key whose queue or
-/// fence counter would have another type is skipped too.
+/// plain lock (an entry of a cache, a hash of counters) have no owner in our format. If the queue or fence
+/// counter of such a lock has another type, the key is another program's too.
 fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {

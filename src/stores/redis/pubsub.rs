@@ -97,7 +97,7 @@ impl Subscriber {
         if state.channels.is_empty() {
             self.report_up(&mut state);
         }
-        // Done under the mutex, so that no late confirmation marks a channel as up. Pairs with `take`.
+        // Still under the mutex, so that no late confirmation marks a channel as up again. Pairs with `take`.
         parted.iter().for_each(|(channel, _)| channel.set_up(false));
         parted
     }
@@ -360,7 +360,8 @@ fn refused(
     let now = Clock::System.now();
     if error.code() == "MOVED" {
         // Makes the waiters ask the store at once. If they are redirected too, the client reloads the slot
-        // map, and moves the channel. Otherwise the slot is still moving to this member.
+        // map, and moves the channel. Otherwise the slot is still moving to this member, which is then asked
+        // again after a pause.
         let entry = state.channels.get_mut(channel.channel());
         if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.channel, channel)) {
             if entry.note.is_zero() {

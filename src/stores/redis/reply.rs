@@ -178,7 +178,7 @@ pub(super) fn is_temporary(refusal: &Error) -> bool {
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// The place that a cluster's member names for a slot. The client attaches it to the error as its source.
+/// The place that a cluster's member names for a slot. The error of the refused request has it as its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
     /// Whether the slot is still moving, so that ASKING must precede the request.

@@ -296,7 +296,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // If the command fails, this client stops listening, because releases skip clients that do not.
+            // If the command fails, this client stops listening to its channel: releases skip such clients.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {

@@ -207,7 +207,8 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script failed at a key, not among KEYS, that has moved. Its earlier changes remain.
+            // The script used a key that is not among KEYS and has moved. Its changes before that remain, so
+            // the outcome is unknown.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -226,7 +227,7 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Does not use `place`: on their own connection, batches keep no order with releases anyway.
+        // Batches have a connection of their own, so `place`, which keeps the order with releases, is no use.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -323,7 +324,8 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        // A token lock has one key, in any slot. A latch's channel is `…{name}`, even if the name has braces.
+        // A token lock has only one key, so its name may have any slot. A latch's channel is `…{name}`: if
+        // the name has braces too, the channel has another slot.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Knowledge about a server that all connections to its address share: demotions to replica, and which scripts it has.
+//! Knowledge about a server that all connections to its address share: whether it became a replica, and which
+//! scripts it has.
 
 use std::sync::Arc;
 use std::time::Duration;

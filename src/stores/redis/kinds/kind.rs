@@ -32,12 +32,12 @@ pub(crate) struct RedisServer {
     pub(crate) connections: Arc<Connections>,
     pub(crate) subscriber: Arc<Subscriber>,
     pub(crate) acks: Option<Arc<Acks>>,
-    /// Set for a while when a release's reply says that the user has no right to notify wait queues, which
-    /// the client does not use meanwhile. A cluster's members share it.
+    /// Set for a while after a release whose user has no right to notify wait queues; meanwhile the client
+    /// does not use them. All members of a cluster share this value.
     pub(crate) queues_refused: Arc<Refused>,
 }
 
-/// Reads the reply to a release, and notes it if the user has no right to notify the queue.
+/// Reads the reply to a release, and notes in `queues_refused` if the user may not notify the wait queue.
 pub(crate) fn release_reply(reply: Value, queues_refused: &Refused) -> Answer<Tagged> {
     let reply = tagged(reply)?;
     if reply.tag() == b"freed" && reply.ends_with(b"denied") {

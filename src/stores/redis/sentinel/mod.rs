@@ -29,8 +29,8 @@ use crate::time::{Clock, Moment};
 use crate::wire::{TlsConfig, Wire, tls_config};
 
 const PAUSE: Duration = Duration::from_millis(25);
-/// A try to reach the master has a third of the remaining time, but at least this: the named master may be
-/// dead, and the Sentinels may name another one meanwhile.
+/// A try to reach the named master has a third of the remaining time, but at least this. The rest is for
+/// another try: the master may be dead, and the Sentinels may name another one meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
 /// Once there is a usable answer, each further Sentinel has at most this fraction of the time: an eighth.
 const SECOND_OPINION: u32 = 8;
@@ -302,7 +302,7 @@ impl Sentinels {
         Ok(Master { epoch, node: Endpoint { host: Host::named(host), port } })
     }
 
-    /// The next reply. Messages that come before it are handled.
+    /// Reads the next reply, and handles the messages before it.
     fn reply(&self, connection: &mut Connection, deadline: Moment) -> Result<Value> {
         loop {
             match connection.receive(deadline)? {

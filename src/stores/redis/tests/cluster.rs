@@ -151,7 +151,7 @@ fn a_redirected_request_is_sent_to_the_named_member() {
 }
 
 #[test]
-fn an_entry_on_a_moving_slot_is_written_behind_asking() {
+fn a_directory_entry_for_a_moving_slot_is_sent_after_asking() {
     let there = FakeMember::start(|_| Some("+OK\r\n".to_owned()));
     let port = there.port;
     let here = FakeMember::start(move |_| Some(format!("-ASK 5 127.0.0.1:{port}\r\n")));
@@ -162,7 +162,8 @@ fn an_entry_on_a_moving_slot_is_written_behind_asking() {
         lease: Duration::from_secs(30),
         is_awaited: false,
     };
-    // The first request on the member's connection asks for the format, and sends ASKING in any case.
+    // Before the first write, the client asks this member for the format, with ASKING in any case. So the
+    // test checks the second write.
     let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
     eventually(|| {
         store.poll_completions();
@@ -278,7 +279,6 @@ fn a_hanging_member_delays_no_other_renewal() {
     *here.shared.slots.lock() = vec![(answering, answering, there.port), (hanging, hanging, here.port)];
     let store = here.store();
     let claims = ["hanging", "answering"].map(|key| claim(Kind::Mutex, key, 30_000));
-    // The batch ends at its deadline, with an answer for each claim.
     let begun = Clock::System.now();
     let answers = store.renew(&claims, Clock::System.after(Duration::from_millis(1_500)));
     assert!(matches!(answers[0], Err(Failure::Unknown(_))), "{answers:?}");
@@ -334,7 +334,6 @@ fn a_hanging_host_look_up_respects_the_deadline() {
         let deadline = Clock::System.after(Duration::from_secs(2));
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
         assert!(error.is_retryable(), "{error}");
-        // The deadline ends the look-up, which would go on for ever.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
     }
 }
@@ -356,7 +355,7 @@ fn redirects_to_disallowed_hosts_are_not_followed() {
         store.close();
         assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
     }
-    // Allowed are the URL's host, at any port, and the hosts of the list.
+    // The URL's host, at any port, and the hosts of the list are allowed.
     let there = FakeMember::start(|_| granted());
     let port = there.port;
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {

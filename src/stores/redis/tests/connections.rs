@@ -135,7 +135,6 @@ fn an_absent_server_is_not_flooded_with_connects() {
         drop(store.attempt(&me, 1, soon()));
         attempts += 1;
     }
-    // At most ten connects in each tenth of a second.
     let most = 10 * spent().as_millis().div_ceil(100);
     assert!(u128::from(fake.connects() as u64) < most, "{attempts} attempts, {} connects", fake.connects());
 }
@@ -332,7 +331,6 @@ fn a_closed_store_sends_nothing() {
 
 #[test]
 fn connect_errors_name_their_cause_at_once() {
-    // No Redis server listens on this port.
     let error = no_store(&ServerOptions {
         url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(),
         ..ServerOptions::default()

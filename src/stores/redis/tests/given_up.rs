@@ -120,7 +120,7 @@ fn old_connections_are_replaced_without_a_lost_answer() {
 }
 
 #[test]
-fn a_server_at_its_client_limit_still_renews_holds() {
+fn holds_are_renewed_on_a_server_at_its_client_limit() {
     let (server, store) = served();
     let me = take(&store, claim(Kind::Mutex, "lk", 60_000));
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
@@ -128,7 +128,7 @@ fn a_server_at_its_client_limit_still_renews_holds() {
     assert!(matches!(store.clean_up(&[me], soon()).remove(0).done(), Release::Freed { .. }));
 }
 
-/// As at a proxy that has reached its limit, or a firewall that drops new connections.
+/// A proxy that has reached its limit, or a firewall, may drop new connections.
 #[test]
 fn an_old_connection_serves_if_no_new_one_opens() {
     static IS_FULL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);

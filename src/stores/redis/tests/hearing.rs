@@ -4,7 +4,7 @@ use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 
 /// The result of the first check if no client waits, by the kinds of the hold and of a waiter.
-const CALM: [(Kind, Kind, CachedCheck); 4] = [
+const FIRST_CHECKS: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),
     (Kind::Read, Kind::Write, CachedCheck::Stays),
@@ -21,7 +21,7 @@ fn check(store: &RedisStore, holder: &Claim) -> CachedCheck {
 
 #[test]
 fn waiters_of_each_kind_notify_a_listening_holder() {
-    for (held, wanted, first) in CALM {
+    for (held, wanted, first) in FIRST_CHECKS {
         let (server, store) = served();
         let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
         let (holder, channels) = (holder(held), "leasehold_wake:{k}:");
@@ -64,7 +64,7 @@ fn after_each_check_one_waiter_may_send_a_recall() {
 /// The check arrives after the release, or after the next grant.
 #[test]
 fn a_late_contention_check_leaves_no_mark_on_later_holds() {
-    for (held, _, _) in CALM {
+    for (held, _, _) in FIRST_CHECKS {
         let (server, store) = served();
         let (holder, next) = (holder(held), claim(held, "k", 30_000));
         store.attempt(&holder, 1, soon()).granted();
@@ -101,7 +101,6 @@ fn a_check_sees_only_live_queued_waiters() {
     assert_eq!(check(&store, &holder), CachedCheck::Wanted);
 }
 
-/// Redisson, and people, ask for the holder's name.
 #[test]
 fn the_holder_is_found_beside_the_locks_extra_fields() {
     let (server, store) = served();

@@ -161,7 +161,7 @@ fn a_fair_locks_dead_waiters_are_skipped() {
         busy(&store, waiter);
     }
     dies(&server, &dead);
-    // A waiter in the queue without a time is skipped too.
+    // A waiter without a time in `TIMEOUTS` is skipped too.
     server.run(&["LPUSH", QUEUE, "nobody:1"]);
     let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
     freed(&store, &holder);
@@ -251,8 +251,7 @@ fn a_fair_waiters_place_outlasts_redisson_waiters_ahead() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // The waiters' time-outs in the fair queue stay the same, however often our waiters ask, and whichever
-        // of them leaves.
+        // The waiters' times in `TIMEOUTS` stay the same, however often our waiters ask, and whoever leaves.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -310,7 +309,7 @@ fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free, so our first waiter gets it, although Redisson has removed it from the queue.
+    // The lock is free, so our first waiter is granted it, although Redisson removes the waiter from the queue.
     is_passed_over(&first);
     store.attempt(&first, 1, soon()).granted();
     in_order(&[&dead, &last], 2);
@@ -411,7 +410,7 @@ fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     assert!(ttl() > 59_000, "{}", ttl());
     assert!(renewed(&store, &for_ms(&writer, 30_000)));
     assert!(ttl() > 59_000, "{}", ttl());
-    // A re-entry must not add the two leases.
+    // A re-entry must not add its lease to the remaining one.
     store.attempt(&writer, 2, soon()).granted();
     assert!(ttl() <= 60_000, "{}", ttl());
 }
@@ -419,7 +418,7 @@ fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
 const WRITERS: &str = "leasehold_rwlock_waiting:{k}";
 
 #[test]
-fn a_waiting_writer_blocks_writers_first_readers() {
+fn a_waiting_writer_goes_before_readers_with_writers_first() {
     let (server, store) = served();
     let first = |kind| Claim { writers_first: true, ..of(kind) };
     let (reader, late, writer) = (first(Kind::Read), first(Kind::Read), first(Kind::Write));
@@ -447,8 +446,8 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "the dead writer is still listed");
     server.run(&["DEL", WRITERS]);
 
-    // A writer that was granted the lock no longer waits. After its release, readers go behind the waiting
-    // writers.
+    // While a writer waits, readers wait even for a free lock. A writer that is granted the lock no longer
+    // waits.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
@@ -550,7 +549,7 @@ fn counters_publish_the_same_messages_as_redisson() {
     told("redisson_countdownlatch__channel__{k}", "0");
     server.run(&["SET", "k", "0"]);
     store.attempt(&of(Kind::Latch), 1, soon()).granted();
-    // Redisson leaves a latch's key at 0, and this crate deletes the key.
+    // Redisson leaves an open latch's key at 0, so a latch whose key is 0 can be set up anew.
     set_up(&store, Kind::Latch, 1);
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
     server.run(&["DEL", "k"]);
@@ -583,7 +582,8 @@ fn an_unread_condition_notification_goes_to_the_next_waiter() {
     // A notified waiter leaves before it reads its notification, which passes to the next waiter.
     cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));
-    // A notified waiter dies before it reads its notification. The attempt of the next waiter takes it over.
+    // A notified waiter dies before it reads its notification. Any waiter's attempt then passes the
+    // notification to the next waiter.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[2].owner.to_string()]);
     let last = of(Kind::Signal);
     count(&store, &last, &Counting::Enlist);
@@ -614,8 +614,8 @@ fn a_condition_notification_that_nobody_reads_expires() {
     for _ in 0..2 {
         count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
     }
-    // Both waiters were notified, and one died. When the other has read its notification, the key contains
-    // only the dead one.
+    // Two waiters were notified, and one of them died. After the other has read its notification, only the
+    // dead waiter's is left, so the key must expire.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
     store.attempt(&waiters[1], 1, soon()).granted();
