@@ -309,7 +309,7 @@ fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free, so our first waiter is granted it, although Redisson removes the waiter from the queue.
+    // The lock is free, so our first waiter is granted it, although Redisson has removed that waiter.
     is_passed_over(&first);
     store.attempt(&first, 1, soon()).granted();
     in_order(&[&dead, &last], 2);

@@ -20,8 +20,7 @@ fn permits_are_taken_and_returned_once_per_request() {
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
-    // However often the clean-up is repeated, it undoes the change once. After that, the late request is not
-    // granted.
+    // A repeated clean-up undoes the grant only once. After it, a late copy of the request is not granted.
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
         assert_eq!(permits(), 3);
@@ -152,8 +151,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // The permit has expired, and no request has noticed yet: it can be neither renewed nor released, but
-    // acquired.
+    // Before any request takes an expired permit back, it can be acquired, but not renewed or released.
     store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
@@ -164,18 +162,17 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| count(&store, &of(Kind::Permits), &Counting::Ask) == Some(3));
     assert!(messages.payloads().contains(&"3".to_owned()));
-    // An attempt notices the expiry too.
+    // An attempt also takes an expired permit back.
     store.attempt(&for_ms(&you, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // An owner that asks again for its expired permit gets it, and it is counted once.
+    // An owner that asks again for its expired permit gets the permit, which is counted once.
     let me = Claim { units: 1, ..me };
     store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
     store.attempt(&me, 1, soon()).granted();
     assert_eq!((permits(), server.number(&["ZCARD", OUT])), (2, 1));
-    // The records of permits expire with the semaphore's key.
     server.run(&["PEXPIRE", "k", "60000"]);
     store.attempt(&you, 1, soon()).granted();
     assert!((1..=60_000).contains(&server.number(&["PTTL", OUT])));
@@ -275,7 +272,7 @@ fn permits_are_queried_and_released_by_id() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // A value that is not a number is not changed.
+    // If the semaphore's value is no number, no permit comes back.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);

@@ -72,7 +72,7 @@ fn a_multi_lock_grant_missing_one_lock_has_unknown_outcome() {
     assert!(script.lock().is_empty());
 }
 
-/// As after a failover during WAIT, or if a slot moves between the grant and its round.
+/// A failover during WAIT causes this, or a slot that moves between the grant and its WAIT.
 #[test]
 fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     let moved = "-MOVED 5 127.0.0.1:1\r\n";
@@ -93,7 +93,7 @@ fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     }
 }
 
-/// Otherwise the connection may lead to a newly promoted server, or WAIT would count from an older write.
+/// Without the grant, this is a newly promoted server. Without the write, WAIT counts from an older write.
 #[test]
 fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
@@ -129,8 +129,8 @@ fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs `round` for one thread's grant, while the grants of `others` gather for the next WAIT. Returns
-/// whether the others' grants count.
+/// Answers one grant's WAIT once the grants of `others` have gathered. Then `round` answers each later WAIT.
+/// Returns which of the others' grants count.
 fn while_others_gather(others: usize, round: impl FnOnce(&dyn Fn(&'static str))) -> Vec<bool> {
     let (_fake, store, waits, answer) = waiting();
     let acks = store.server.acks.clone().unwrap();

@@ -50,8 +50,8 @@ fn a_missing_redis_right_leaves_no_lock_without_expiry() {
     }
 }
 
-/// The keys that a script wrote before its refusal remain, so they must expire or be undone, even if the waiter is
-/// killed.
+/// The keys that a script wrote before its refusal remain, so they must expire or be undone, even if the
+/// waiter is killed.
 #[test]
 fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     let rights = "pexpire zadd zrem zscore zrange zrangebyscore zremrangebyscore rpush lpop lrem lpos llen lindex \
@@ -61,7 +61,7 @@ fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
         let store = without(&server, right);
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Signal] {
             server.run(&["FLUSHALL"]);
-            // Another client holds the lock. For the fair lock this is Redisson, whose user has other rights.
+            // A Redisson client, whose user has other rights, holds the lock.
             let field = if kind == Kind::Write { "mode" } else { "03c6e5aa-0000-4000-8000-000000000001:1" };
             server.run(&["HSET", "app:a", field, if kind == Kind::Write { "read" } else { "1" }]);
             server.run(&["PEXPIRE", "app:a", "30000"]);
@@ -79,7 +79,7 @@ fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     }
 }
 
-/// Acquired permits expire together with their semaphore. Their number plus its count is constant.
+/// Acquired permits expire together with their semaphore. The sum of free and acquired permits is constant.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \

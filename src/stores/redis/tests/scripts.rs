@@ -281,7 +281,7 @@ fn a_lock_is_inspected_and_force_unlocked() {
 #[test]
 fn a_key_of_another_type_fails_no_other_renewal() {
     let (server, store) = served();
-    // More claims than one write to the socket carries.
+    // These are more claims than one write to the socket carries.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     for claim in &claims {
         store.attempt(claim, 1, soon()).granted();

@@ -61,7 +61,6 @@ fn a_multi_locks_release_says_which_locks_were_held() {
     let (freed, not_held) = (Release::Freed { others: Others::Nobody }, Release::NotHeld { holder: None });
     assert_eq!(released, [freed.clone(), not_held.clone(), not_held, freed]);
     assert_eq!(server.keys(), ["b", "c"]);
-    // A repeated release changes nothing.
     let released = store.begin_releases(&held[..2], soon()).wait().done();
     assert!(released.iter().all(|release| matches!(release, Release::NotHeld { .. })));
     assert_eq!(server.keys(), ["b", "c"]);
@@ -168,12 +167,12 @@ fn a_multi_locks_tokens_grow_despite_lost_counters() {
         }
         last = fences;
     }
-    // A lock without an expiry is held.
+    // A lock without an expiry counts as held.
     server.run(&["HSET", "a", "somebody", "1"]);
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
 }
 
-/// If the note beside the owner's field remained, the lock would be held by nobody.
+/// If the note beside the owner's field remained, the lock's key would remain too.
 #[test]
 fn undoing_several_cached_locks_frees_each_of_them() {
     let (server, store) = served();

@@ -340,7 +340,7 @@ fn a_refused_ping_also_counts_as_a_sign_of_life() {
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
     let (_subscriber, listening, _woken) = impatient(&fake, Duration::from_secs(1));
-    // The greeting, a subscription, and three PINGs that were refused.
+    // The client sends HELLO, a subscription, and three PINGs that are refused.
     eventually(|| fake.commands() >= 5);
     assert!(listening.is_up());
     assert_eq!(fake.connects(), 1);
@@ -419,7 +419,7 @@ fn two_busy_clients_share_a_lock_fairly() {
                 });
             }
         }
-        // Enough cycles for many turns of each client, which last a few milliseconds.
+        // 2,000 cycles take many time slices of each client, which last a few milliseconds.
         eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
         is_over.store(true, Ordering::SeqCst);
     });

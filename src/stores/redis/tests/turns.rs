@@ -4,7 +4,7 @@
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::kinds::list;
-use crate::stores::redis::tests::wait_queue::LINE;
+use crate::stores::redis::tests::wait_queue::WAIT_QUEUE;
 use crate::stores::redis::tests::wait_queue::NEXT;
 use crate::stores::redis::tests::wait_queue::by;
 use crate::stores::redis::tests::wait_queue::client;
@@ -23,7 +23,7 @@ fn waits(kind: Kind, waited_ms: u64) -> Claim {
 fn stands(store: &RedisStore, claim: &Claim) -> bool {
     match store.attempt(claim, 1, soon()).done() {
         Attempt::InWaitQueue { watches, .. } => watches,
-        other => panic!("not in line but {other:?}"),
+        other => panic!("not in the wait queue but {other:?}"),
     }
 }
 
@@ -44,7 +44,7 @@ fn a_long_waiting_writer_holds_later_readers_back() {
     store.attempt(&reader, 1, soon()).granted();
     assert_eq!(server.keys().len(), 2, "nobody waits");
     assert!(stands(&store, &writer));
-    assert!((30_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    assert!((30_000..=60_000).contains(&server.number(&["PTTL", WAIT_QUEUE])));
     assert_eq!(busy(&store, &late), None);
     assert!((1..=6_000).contains(&server.number(&["PTTL", READERS])));
     store.attempt(&reader, 2, soon()).granted();
@@ -59,11 +59,11 @@ fn a_long_waiting_writer_holds_later_readers_back() {
     let silent = waits(Kind::Write, LONG_MS);
     assert!(stands(&store, &silent));
     assert_eq!(busy(&store, &again(&late)), None);
-    let score = server.number(&["ZSCORE", LINE, &client(&silent)]);
+    let score = server.number(&["ZSCORE", WAIT_QUEUE, &client(&silent)]);
     let ago = (now_ms(&server) / 1_000 - 7).rem_euclid(100);
-    server.run(&["ZADD", LINE, &(score - score % 100 + ago).to_string(), &client(&silent)]);
+    server.run(&["ZADD", WAIT_QUEUE, &(score - score % 100 + ago).to_string(), &client(&silent)]);
     store.attempt(&again(&late), 1, soon()).granted();
-    assert_eq!(server.number(&["EXISTS", LINE]), 0);
+    assert_eq!(server.number(&["EXISTS", WAIT_QUEUE]), 0);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn readers_and_writers_take_turns() {
     keep_for(&server, &next);
     assert!(busy(&store, &waits(Kind::Read, 0)).is_some(), "the lock is not reserved for the writer");
     store.attempt(&by(&next, QueueMode::IsNext), 1, soon()).granted();
-    assert_eq!(server.number(&["EXISTS", LINE, NEXT]), 0);
+    assert_eq!(server.number(&["EXISTS", WAIT_QUEUE, NEXT]), 0);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_writer_woken_while_the_lock_is_busy_keeps_place() {
     server.run(&["DEL", NEXT]);
     store.attempt(&by(&waits(Kind::Write, 0), QueueMode::Barges), 1, soon()).granted();
     assert!(stands(&store, &by(&first, QueueMode::IsNext)));
-    assert_eq!(list(&server, &["ZRANGE", LINE, "0", "-1"]), [client(&first), client(&second)]);
+    assert_eq!(list(&server, &["ZRANGE", WAIT_QUEUE, "0", "-1"]), [client(&first), client(&second)]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::seam::ListensFor;
 use crate::stores::redis::script::ACQUIRE;
 use crate::stores::redis::store::RedisStore;
 
-pub(super) const LINE: &str = "leasehold_lock_queue:{k}";
+pub(super) const WAIT_QUEUE: &str = "leasehold_lock_queue:{k}";
 pub(super) const NEXT: &str = "leasehold_lock_next:{k}";
 
 /// A claim of a new client that waits.
@@ -28,8 +28,8 @@ pub(super) fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
     Claim { queue_mode, ..claim.clone() }
 }
 
-/// Waits for the next tenth of a millisecond, which orders places, so that the next place is behind all
-/// others.
+/// Waits for the next tenth of a millisecond, the unit in which the server orders clients, so that the next
+/// client joins behind all others.
 fn begin_place() {
     let begun = Clock::System.now();
     while Clock::System.now().since(begun) < Duration::from_micros(150) {
@@ -41,7 +41,7 @@ fn queued(store: &RedisStore, claim: &Claim) -> (Duration, ListensFor) {
     begin_place();
     match store.attempt(claim, 1, soon()).done() {
         Attempt::InWaitQueue { retry_after: Some(after), listens_for, .. } => (after, listens_for),
-        other => panic!("not in line but {other:?}"),
+        other => panic!("not in the wait queue but {other:?}"),
     }
 }
 
@@ -53,7 +53,7 @@ fn is_busy(store: &RedisStore, claim: &Claim) -> bool {
 /// late, the attempt is undone and repeated.
 fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) -> Attempt {
     for _ in 0..1_000 {
-        server.run(&["COPY", LINE, "line before", "REPLACE"]);
+        server.run(&["COPY", WAIT_QUEUE, "line before", "REPLACE"]);
         let begun = Clock::System.now();
         server.run(&["SET", NEXT, &client(next), "PX", "40"]);
         let outcome = attempt();
@@ -61,7 +61,7 @@ fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) 
             server.run(&["DEL", "line before"]);
             return outcome;
         }
-        server.run(&["COPY", "line before", LINE, "REPLACE"]);
+        server.run(&["COPY", "line before", WAIT_QUEUE, "REPLACE"]);
         server.run(&["DEL", "k", NEXT]);
     }
     panic!("each attempt came late");
@@ -71,8 +71,8 @@ fn release(store: &RedisStore, claim: &Claim) -> Others {
     store.release(claim, 0, soon()).freed()
 }
 
-fn line(server: &Server) -> Vec<String> {
-    redis::from_redis_value(server.run(&["ZRANGE", LINE, "0", "-1"])).unwrap()
+fn clients_in_queue(server: &Server) -> Vec<String> {
+    redis::from_redis_value(server.run(&["ZRANGE", WAIT_QUEUE, "0", "-1"])).unwrap()
 }
 
 pub(super) fn client(claim: &Claim) -> String {
@@ -84,7 +84,7 @@ pub(super) fn message(to: &Claim, word: &str) -> (String, String) {
 }
 
 #[test]
-fn a_release_notifies_and_reserves_for_the_first() {
+fn a_release_notifies_the_first_client_and_reserves_the_lock() {
     let (server, store) = served();
     let [holder, first, second, stranger] = held(&store);
     assert_eq!(server.keys(), ["k"], "a lock without waiters has a queue");
@@ -93,8 +93,8 @@ fn a_release_notifies_and_reserves_for_the_first() {
         assert!(after > Duration::from_secs(15) && after <= Duration::from_millis(30_200), "{after:?}");
         assert_eq!(listens_for, ListensFor::OwnTurn);
     }
-    assert_eq!(line(&server), [client(&first), client(&second)], "asking again moved the client");
-    assert!((30_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    assert_eq!(clients_in_queue(&server), [client(&first), client(&second)], "asking again moved the client");
+    assert!((30_000..=60_000).contains(&server.number(&["PTTL", WAIT_QUEUE])));
 
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     let mut releases = Messages::of(&server, "redisson_lock__channel:{k}");
@@ -103,7 +103,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert!(server.text(&["GET", NEXT]).is_none_or(|next| next == client(&first)));
     assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters got another message");
-    assert_eq!(line(&server), [client(&second)], "a notified client is still in the queue");
+    assert_eq!(clients_in_queue(&server), [client(&second)], "a notified client is still in the queue");
 
     // The reservation keeps out all waiters of other clients.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
@@ -111,12 +111,12 @@ fn a_release_notifies_and_reserves_for_the_first() {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
             assert!(after <= Duration::from_millis(60), "{after:?}")
         }
-        other => panic!("not in line but {other:?}"),
+        other => panic!("not in the wait queue but {other:?}"),
     }
     assert!(matches!(kept(&by(&again(&stranger), QueueMode::Yields)), Attempt::Busy { .. }));
     assert!(matches!(kept(&by(&first, QueueMode::IsNext)), Attempt::Granted { .. }));
     assert_eq!(server.text(&["GET", NEXT]), None, "the reservation remains");
-    assert_eq!(line(&server), [client(&second), client(&stranger)]);
+    assert_eq!(clients_in_queue(&server), [client(&second), client(&stranger)]);
 }
 
 /// To a distant client, the message and the request take longer than 10 ms.
@@ -159,7 +159,7 @@ fn a_try_takes_a_reserved_lock() {
     let other = waiter();
     queued(&store, &other);
     queued(&store, &by(&next, QueueMode::IsNext));
-    assert_eq!(line(&server), [client(&next), client(&other)]);
+    assert_eq!(clients_in_queue(&server), [client(&next), client(&other)]);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_queued_client_leaves_the_wait_queue_when_granted() {
     server.run(&["DEL", "k"]); // as after lost data, or an expired lease
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()).granted();
-    assert_eq!(line(&server), [client(&second)]);
+    assert_eq!(clients_in_queue(&server), [client(&second)]);
     assert_eq!(
         messages.take(),
         [message(&second, "standby")],
@@ -202,7 +202,7 @@ fn stand(server: &Server, places: &[(&String, i64, i64)]) {
         [(*client).clone(), joined_s.to_string(), asked_s.to_string()]
     });
     let words: Vec<String> =
-        ["EVAL", script, "1", LINE].map(str::to_owned).into_iter().chain(places).collect();
+        ["EVAL", script, "1", WAIT_QUEUE].map(str::to_owned).into_iter().chain(places).collect();
     server.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
@@ -214,18 +214,18 @@ fn a_release_skips_a_thousand_queued_clients_without_subscription() {
     let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
     stand(&server, &dead.iter().map(|dead| (dead, 1, 1)).collect::<Vec<_>>());
     queued(&store, &alive);
-    queued(&store, &waiter()); // a dead client, and the first one behind the notified client
+    queued(&store, &waiter()); // a client without subscription, right behind the notified one
     queued(&store, &behind);
     let mut messages = Messages::of(&server, &message(&alive, "").0);
     let mut standbys = Messages::of(&server, &message(&behind, "").0);
     assert_eq!(release(&store, &holder), Others::Next);
     assert_eq!(messages.take(), [message(&alive, "next")]);
     assert_eq!(standbys.take(), [message(&behind, "standby")]);
-    assert_eq!(line(&server).len(), 2);
+    assert_eq!(clients_in_queue(&server).len(), 2);
 }
 
-/// Silent clients are removed even if they have a subscription, because a host that lost power leaves one
-/// behind.
+/// Silent clients are removed even if they have a subscription, because the subscription of a host that lost
+/// power remains.
 #[test]
 fn silent_clients_are_removed_from_the_wait_queue() {
     let (server, store) = served();
@@ -243,15 +243,15 @@ fn silent_clients_are_removed_from_the_wait_queue() {
     stand(&server, &places);
     queued(&store, &new);
     // Clients keep the order in which they joined. A further request changes neither the place nor its time.
-    assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
+    assert_eq!(clients_in_queue(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
-    assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
+    assert_eq!(clients_in_queue(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     // A request of the first client also removes dead clients behind it.
-    server.run(&["ZREM", LINE, &lives]);
+    server.run(&["ZREM", WAIT_QUEUE, &lives]);
     stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
-    assert_eq!(line(&server), [long_lives, new_lives]);
+    assert_eq!(clients_in_queue(&server), [long_lives, new_lives]);
 }
 
 /// The server's clock went back, so the client's last request seems to be twenty seconds in the future.
@@ -262,7 +262,7 @@ fn a_clock_set_back_removes_no_waiter() {
     let ahead = client(&waiter());
     stand(&server, &[(&ahead, 3_600, -20)]);
     queued(&store, &new);
-    assert_eq!(line(&server), [ahead, client(&new)]);
+    assert_eq!(clients_in_queue(&server), [ahead, client(&new)]);
 }
 
 #[test]
@@ -270,19 +270,19 @@ fn only_a_queued_clients_poll_prolongs_a_live_queues_expiry() {
     let (server, store) = served();
     let [_holder, first, second] = held(&store);
     queued(&store, &first);
-    server.run(&["PEXPIRE", LINE, "20000"]);
+    server.run(&["PEXPIRE", WAIT_QUEUE, "20000"]);
     queued(&store, &second);
-    assert!((1..=20_000).contains(&server.number(&["PTTL", LINE])));
+    assert!((1..=20_000).contains(&server.number(&["PTTL", WAIT_QUEUE])));
     stand(&server, &[(&client(&second), 2, 2)]);
-    server.run(&["PEXPIRE", LINE, "20000"]);
+    server.run(&["PEXPIRE", WAIT_QUEUE, "20000"]);
     queued(&store, &by(&second, QueueMode::InWaitQueue));
-    assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    assert!((40_000..=60_000).contains(&server.number(&["PTTL", WAIT_QUEUE])));
     // Dead clients do not prolong the queue's expiry, so a client that finds only dead ones must prolong it.
-    server.run(&["DEL", LINE]);
+    server.run(&["DEL", WAIT_QUEUE]);
     stand(&server, &[(&client(&waiter()), 50, 30)]);
-    server.run(&["PEXPIRE", LINE, "1000"]);
+    server.run(&["PEXPIRE", WAIT_QUEUE, "1000"]);
     queued(&store, &waiter());
-    assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    assert!((40_000..=60_000).contains(&server.number(&["PTTL", WAIT_QUEUE])));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn only_the_first_waiter_watches_for_releases() {
         begin_place();
         match store.attempt(claim, 1, soon()).done() {
             Attempt::InWaitQueue { watches, .. } => watches,
-            other => panic!("not in line but {other:?}"),
+            other => panic!("not in the wait queue but {other:?}"),
         }
     };
     let (server, store) = served();
@@ -299,7 +299,7 @@ fn only_the_first_waiter_watches_for_releases() {
     assert!(watches(&store, &first));
     assert!(!watches(&store, &second));
     assert!(watches(&store, &by(&first, QueueMode::InWaitQueue)));
-    server.run(&["ZREM", LINE, &client(&first)]);
+    server.run(&["ZREM", WAIT_QUEUE, &client(&first)]);
     assert!(watches(&store, &by(&second, QueueMode::InWaitQueue)));
     assert!(watches(&store, &by(&first, QueueMode::IsNext)));
     server.run(&["DEL", "k"]);
@@ -313,7 +313,7 @@ fn an_elections_queue_has_three_candidate_places() {
     store.attempt(&waiter(), 1, soon()).granted();
     let full = |leads| queued(&store, &Claim { leads, ..waiter() }).1 == ListensFor::Nothing;
     assert_eq!([true, true, true, true, false].map(full), [false, false, false, true, false]);
-    assert_eq!(server.number(&["ZCARD", LINE]), 4);
+    assert_eq!(server.number(&["ZCARD", WAIT_QUEUE]), 4);
 }
 
 #[test]
@@ -329,18 +329,18 @@ fn a_leaving_client_passes_its_reservation_on() {
         store.leave_wait_queue(claim, soon());
         eventually(|| {
             store.poll_completions();
-            !line(&server).contains(&gone) && server.text(&["GET", NEXT]) != Some(gone.clone())
+            !clients_in_queue(&server).contains(&gone) && server.text(&["GET", NEXT]) != Some(gone.clone())
         });
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
     // The lock is free when the notified client leaves, so the next one is notified.
     server.run(&["DEL", "k"]);
-    server.run(&["ZREM", LINE, &client(&second)]);
+    server.run(&["ZREM", WAIT_QUEUE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
-    assert_eq!(line(&server), [""; 0]);
+    assert_eq!(clients_in_queue(&server), [""; 0]);
     // The lock is held when the notified client leaves, so the next one gets only a standby.
     store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()).granted();
     queued(&store, &first);
@@ -390,7 +390,7 @@ fn the_first_waiter_recalls_a_cached_lock_once() {
         queued(&store, &waiter());
         let recalls: Vec<_> = caches.then(|| message(&holder, "recall")).into_iter().collect();
         assert_eq!(messages.take(), recalls);
-        server.run(&["DEL", LINE]);
+        server.run(&["DEL", WAIT_QUEUE]);
         release(&store, &holder);
         assert_eq!(server.run(&["EXISTS", "k"]), Value::Int(0));
         messages.take();
@@ -486,22 +486,22 @@ fn locks_work_without_a_wait_queue() {
             assert!(is_busy(&store, &waits), "{what}");
             assert_eq!(server.keys(), ["k"], "{what}");
         }
-        // Another client, which has the right, is in the wait queue. This client's release cannot notify it,
-        // and leaves it there.
+        // Another client, which has the right, waits in the queue. The holder's release cannot notify that
+        // client, and leaves it in the queue.
         queued(&others, &waits);
         let mut messages = Messages::of(&server, "redisson_lock__channel:{k}");
         freed(&store, &holder);
         assert_eq!(messages.payloads(), ["0"], "{what}");
-        assert_eq!(line(&server), [client(&waits)], "{what}");
+        assert_eq!(clients_in_queue(&server), [client(&waits)], "{what}");
     }
 
     let (server, store) = served();
-    server.run(&["SET", LINE, "text"]);
+    server.run(&["SET", WAIT_QUEUE, "text"]);
     server.run(&["LPUSH", NEXT, "text"]);
     let [holder, waits] = held(&store);
     assert!(is_busy(&store, &waits));
     freed(&store, &holder);
-    server.run(&["DEL", LINE, NEXT]);
+    server.run(&["DEL", WAIT_QUEUE, NEXT]);
 
     store.attempt(&holder, 1, soon()).granted();
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -510,13 +510,13 @@ fn locks_work_without_a_wait_queue() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// The user has only the rights that versions before the wait queue needed without fences, or lacks only
-/// TIME.
+/// One user has only the rights that plain locks needed before there was a wait queue. The other user lacks
+/// only TIME.
 #[test]
 fn a_waiter_without_the_redis_time_right_gets_busy() {
-    let before_lines =
+    let before_queues =
         "~k &redisson_* +eval +evalsha +hexists +hset +hdel +pexpire +pttl +get +set +del +publish";
-    for rules in [before_lines, "~* &* +@all -time"] {
+    for rules in [before_queues, "~* &* +@all -time"] {
         let server = Server::start(&[]);
         let (store, holder) = (open(&server.user(rules)), waiter());
         server.store().attempt(&holder, 1, soon()).granted();
@@ -527,7 +527,7 @@ fn a_waiter_without_the_redis_time_right_gets_busy() {
     }
 }
 
-/// Each way to release shows that the right is missing. The grant did not touch the wait queue.
+/// The grant does not touch the wait queue, so the release is the first request that shows the missing right.
 #[test]
 fn a_release_reports_missing_queue_rights() {
     type Way = fn(&RedisStore, &Claim);
@@ -564,12 +564,12 @@ fn a_release_reports_missing_queue_rights() {
             let store = open(&options);
             let holder = take(&store, by(&waiter(), QueueMode::Barges));
             // If the wait queue were empty, no message would be sent, and the missing right would not show.
-            server.run(&["ZADD", LINE, "1", &client(&waiter())]);
+            server.run(&["ZADD", WAIT_QUEUE, "1", &client(&waiter())]);
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules}");
-            // Once the refusal is forgotten, the store uses the wait queue again, and the next release is
-            // refused.
+            // Once the refusal is forgotten, the store uses the wait queue again, and the next release notes
+            // the refusal anew.
             store.server.queues_refused.forget();
             store.attempt(&holder, 1, soon()).granted();
             assert!(!store.is_refused(), "{way}");
@@ -579,20 +579,20 @@ fn a_release_reports_missing_queue_rights() {
     }
 }
 
-/// A key of another type affects only this lock.
+/// A key of another type affects only this lock, so other locks keep their wait queues.
 #[test]
 fn a_queue_key_of_another_type_is_no_missing_right() {
     let (server, store) = served();
     let holder = waiter();
-    server.run(&["SET", LINE, "text"]);
+    server.run(&["SET", WAIT_QUEUE, "text"]);
     store.attempt(&holder, 1, soon()).granted();
     freed(&store, &holder);
     assert!(!store.is_refused());
 }
 
-/// The client's poll was on its way when the client was notified, and put it back into the wait queue.
+/// The client's poll was on its way when the client was notified, and put the client back into the queue.
 #[test]
-fn a_grant_removes_a_client_that_queued_again_after_its_message() {
+fn a_grant_removes_a_client_that_rejoined_after_its_message() {
     let (server, store) = served();
     let [holder, first] = held(&store);
     queued(&store, &first);
@@ -603,7 +603,7 @@ fn a_grant_removes_a_client_that_queued_again_after_its_message() {
     queued(&store, &by(&first, QueueMode::InWaitQueue));
     server.run(&["DEL", "k"]);
     store.attempt(&by(&first, QueueMode::IsNext), 1, soon()).granted();
-    assert_eq!(line(&server), [""; 0]);
+    assert_eq!(clients_in_queue(&server), [""; 0]);
 }
 
 #[test]
