@@ -45,7 +45,7 @@ pub(crate) struct Acks {
 #[derive(Default)]
 struct Rounds {
     is_asking: bool,
-    /// The grants for the next round, in order of arrival, each with the command that reads it.
+    /// The grants for the next round, in order of arrival, each with the command that checks it.
     gathered: Vec<(Command, Arc<Waiter>)>,
 }
 
@@ -136,7 +136,8 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // This thread gives up. If the last leader woke it to lead the next round, another must lead.
+                // This thread gives up. The last leader may have woken it to lead the next round, so another
+                // thread must lead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }

@@ -31,7 +31,7 @@ impl RedisStore {
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
         let yielding;
         let claim = if self.server.connections.asking && claim.queue_mode != QueueMode::Barges {
-            // The queue may still be on the slot's old server, so the claim must not begin a second one.
+            // The lock's queue may still be on the slot's old server, so this claim must not begin one here.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {

@@ -15,7 +15,7 @@ pub(super) struct Script {
     body: Cow<'static, str>,
     call: Vec<u8>,
     number: usize,
-    /// The script behind each [`Prefix`], in the order of the prefixes.
+    /// This script with each [`Prefix`] before it, in the order of the prefixes. Made on first use.
     behind: [OnceLock<Box<Script>>; 3],
 }
 
@@ -27,7 +27,8 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// The scripts that the connection's server has run, one bit each, since it forgot scripts `forgotten` times.
+/// One bit for each script that the server has run over a connection. The bits count only while the server
+/// has forgotten its scripts `forgotten` times.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],

@@ -72,7 +72,7 @@ impl RedisStore {
         Ok(RedisStore { monitor, has_all_keys: true, may_store_format: options.notes, ..store })
     }
 
-    /// With `has_replicas` (Sentinels, a cluster) each grant waits for a replica, unless `options` differ.
+    /// With `has_replicas` (Sentinels, a cluster) each grant waits for a replica, unless `options` say otherwise.
     pub(super) fn new(
         connections: Connections,
         options: &ServerOptions,
@@ -296,7 +296,8 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // If the command fails, this client stops listening to its channel: releases skip such clients.
+            // If the command fails, this client stops listening to its channel, because releases skip clients
+            // that do not listen.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {
@@ -305,7 +306,8 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // `None`: not sent again after NOSCRIPT, because the client may be in the queue again by then.
+            // `None`: after NOSCRIPT the command is not sent again, because the client may be in the queue
+            // again by then.
             connections.post(command, deadline, None, take);
         }
     }

@@ -199,7 +199,7 @@ impl Topology {
         if now < look.not_before {
             return;
         }
-        // The flag is cleared before the reload, so that a doubt during the reload causes another one.
+        // The flag is cleared before the reload, so that a doubt during the reload causes another reload.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members.to_vec();

@@ -103,7 +103,7 @@ impl ClusterWakeups {
             stays
         });
         for (channel, idle_since) in moving {
-            // If no member is known, the channel is dropped, and its waiters poll.
+            // If no member is known for its slot, the channel is dropped, and its waiters poll.
             if let Some(subscriber) = homes.find(channel.channel(), &subscriber) {
                 subscriber.adopt(channel, idle_since);
             }

@@ -248,8 +248,8 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // Renewals connect even if other threads failed a moment ago. If the shared connection is open and
-        // can serve instead, connecting has only half of the time.
+        // Renewals connect even if other threads failed a moment ago. If the shared connection is open,
+        // connecting has only half of the time, and the other half is for requests over the shared one.
         let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)

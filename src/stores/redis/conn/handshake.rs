@@ -15,7 +15,7 @@ use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
-/// How long to wait for the version of a server without HELLO, which only the error's words need.
+/// How long to wait for the version of a server without HELLO. Only the error's words need this version.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Not `Debug`, because it contains the password.
@@ -111,7 +111,7 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     }
 }
 
-/// Whether the command is unknown, in the words of servers and of proxies.
+/// Whether the error says, in the words of a server or a proxy, that the command is unknown.
 fn is_lacking(error: &ServerError) -> bool {
     let text = error.details().unwrap_or_default().to_lowercase();
     let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);

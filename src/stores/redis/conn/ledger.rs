@@ -49,8 +49,8 @@ pub(crate) struct Ledger {
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-/// A connection that will end is replaced this long before its end, or after four fifths of its life if that
-/// is earlier; but not in the first half of its life.
+/// A connection is replaced this long before its login ends. If the login lasts for more than 150 s, the
+/// connection is replaced after four fifths of that time; if for less than 60 s, after half of it.
 const BEFORE_END: Duration = Duration::from_secs(30);
 
 fn replaced_at(origin: &Origin, age: Duration) -> Moment {
@@ -107,7 +107,7 @@ impl Ledger {
         hosts::link(Duration::from_micros(known))
     }
 
-    /// Registers `act`, which is called by the thread that first reads an error due to a demotion.
+    /// Registers `act`. The thread that first reads an error due to a demotion calls `act`.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         *self.on_demotion.lock() = Some(Arc::new(act));
     }
@@ -158,13 +158,13 @@ impl Ledger {
     }
 
     /// Notes from a reply whether the server knows the script. Refusals such as `MOVED` and `LOADING` do not
-    /// say. If the server forgot one script, it counts as having forgotten all, for all connections.
+    /// show that. If the server forgot one script, all count as forgotten, for all connections.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {
             Value::ServerError(_) if is_unknown_script(reply) => {
                 // The server forgot its scripts once, but many requests on their way get this reply. Only the
-                // first reply raises the counter; for the others its value is no longer `old`.
+                // first reply raises the counter; for the others the counter is no longer `old`.
                 self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).ok();
             }
             Value::ServerError(_) => {}

@@ -155,7 +155,6 @@ fn run(
     let watchdog = Arc::clone(world);
     threads.push(spawn(move || (0..2).for_each(|_| _ = watchdog.shared.poll_completions())));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    // Reads the remaining replies without waiting.
     while world.shared.poll_completions() {
         thread::yield_now();
     }

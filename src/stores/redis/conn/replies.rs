@@ -88,7 +88,8 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // A signal, as when a child process ends, interrupts a read. The caller handles that like a time-out.
+        // A signal interrupts a read, for example when a child process ends. The caller handles this as it
+        // handles a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -144,7 +145,7 @@ impl Seen {
             return Err(Not::Whole);
         };
         let line = after.get(..unseen + found).unwrap_or_default();
-        // Lengths have at most 20 digits. Lines of incomplete parts are parsed again, so they must be short.
+        // The line with a length is parsed again until its part is complete, so it must be short.
         let length = || {
             let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
             Ok(u64::try_from(length).unwrap_or(0))
@@ -183,7 +184,8 @@ fn end_of_line(bytes: &[u8]) -> Option<usize> {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// The first byte of a part, and the rest of its line. A byte that begins no reply is refused at once.
+    /// Takes a line: its first byte, which names the kind of a part, and the rest. A first byte that names no
+    /// kind is refused before the line is complete.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {

@@ -61,7 +61,7 @@ struct Out {
     awaited: VecDeque<Arc<Reply>>,
     /// The number of replies at the end of `awaited` whose requests are still in `buffer`.
     unsent: usize,
-    /// Whether a thread is reading. It writes the unsent requests between its reads.
+    /// Whether a thread is reading. The reading thread also writes unsent requests between its reads.
     has_reader: bool,
     /// The number of threads that are notifying the waiters of replies lost with a connection.
     notifying: usize,

@@ -34,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 const LEAST_TRY: Duration = Duration::from_millis(200);
 /// Once there is a usable answer, each further Sentinel has at most this fraction of the time: an eighth.
 const SECOND_OPINION: u32 = 8;
-/// A Sentinel announces the replica 0.1 s before it promotes it, and checks every second whether the
-/// promotion is done. Without a further message for this time, the promotion counts as given up.
+/// A Sentinel announces a replica 0.1 s before its promotion, and checks every second whether the promotion
+/// is done. If no further message comes within this time, the promotion counts as given up.
 const PROMOTION: Duration = Duration::from_secs(3);
 /// If more than half of the Sentinels have named a master with a lower epoch for this time, the Sentinels
 /// were set up anew with new epochs, and the client accepts their master.
@@ -315,7 +315,7 @@ impl Sentinels {
     /// Handles a message. Only the beginning of a promotion matters; the answers to questions show its end.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
-        // The form of `details`: `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
+        // `details` has the form `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`.
         let is_ours = || {
             let master = text(details).and_then(|details| details.split_once(" @ "));
             master.and_then(|(_, master)| master.split(' ').next()) == Some(&*self.name)
@@ -450,8 +450,7 @@ mod tests {
         };
         assert_eq!(greet().err().map(|error| error.kind()), Some(ErrorKind::Authentication));
         std::fs::write(&file, "new\n").unwrap();
-        // The test repeats this, because for a while after a refusal the client does not read the password
-        // again.
+        // Repeats `greet`, because for a while after a refusal the client does not read the password again.
         let deadline = Clock::System.after(Duration::from_secs(60));
         while greet().is_err() {
             assert!(Clock::System.now() < deadline);
@@ -564,7 +563,7 @@ mod tests {
         assert_eq!(host(), "a");
         sentinels.learn_from_all(&older, at(17));
         assert_eq!(host(), "b");
-        // If one Sentinel knows a newer master, that suffices.
+        // A newer master counts at once, even if only one Sentinel names it.
         sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
         assert_eq!(host(), "c");
     }

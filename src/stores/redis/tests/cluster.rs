@@ -142,7 +142,6 @@ fn a_redirected_request_is_sent_to_the_named_member() {
         assert_eq!(here.asked(), ["lk"]);
         let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
         assert_eq!(there.asked(), expected);
-        // A renewal in a batch follows the redirect too.
         there.shared.asked.lock().clear();
         let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
         assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");

@@ -131,7 +131,6 @@ fn a_fair_lock_notifies_its_next_waiter() {
     }
     assert!((6_000..=12_000).contains(&server.number(&["PTTL", HEARTBEATS])));
 
-    // Each attempt renews the waiter's heartbeat for the full time.
     server.run(&["ZADD", HEARTBEATS, &(now_ms(&server) + 1_000).to_string(), &first.owner.to_string()]);
     busy(&store, &first);
     assert!((5_000..=6_000).contains(&time_left(&server, HEARTBEATS, first.owner)));
@@ -141,7 +140,6 @@ fn a_fair_lock_notifies_its_next_waiter() {
     let told =
         |waiter: &Claim| vec![(format!("redisson_lock__channel:{{k}}:{}", waiter.owner), "0".to_owned())];
     assert_eq!(messages.take(), told(&first));
-    // The lock is reserved for the first waiter, so the second one must wait.
     assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
     assert!(matches!(cleaned_up(&store, &first), Release::NotHeld { .. }));
     assert_eq!(messages.take(), told(&second), "a first waiter that leaves notifies the next");
@@ -167,7 +165,6 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     freed(&store, &holder);
     assert_eq!(messages.take()[0].0, format!("redisson_lock__channel:{{k}}:{}", first.owner));
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
-    // An attempt also removes dead waiters, and notifies the next one.
     dies(&server, &first);
     let (third, _) = (of(Kind::Fair), ());
     busy(&store, &third);
@@ -316,7 +313,6 @@ fn a_fair_waiter_that_redisson_removed_rejoins_at_the_front() {
     for key in [TIMEOUTS, HEARTBEATS] {
         assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
     }
-    // A waiter without a fresh heartbeat joins again at the end.
     is_passed_over(&dead);
     dies(&server, &dead);
     busy(&store, &dead);
@@ -458,7 +454,6 @@ fn a_waiting_writer_goes_before_readers_with_writers_first() {
     busy(&store, &other);
     let own = take(&store, Claim { owner: writer.owner, ..first(Kind::Read) });
     busy(&store, &late);
-    // When the last waiting writer gives up, readers are notified.
     let third = first(Kind::Write);
     busy(&store, &third);
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");

@@ -162,7 +162,6 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| count(&store, &of(Kind::Permits), &Counting::Ask) == Some(3));
     assert!(messages.payloads().contains(&"3".to_owned()));
-    // An attempt also takes an expired permit back.
     store.attempt(&for_ms(&you, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
@@ -255,7 +254,6 @@ fn permits_are_queried_and_released_by_id() {
     assert_eq!(ask(&Counting::SetTo(4)), Some(1));
     assert_eq!(messages.payloads(), ["1"]);
 
-    // An expired permit cannot be released, but is free again.
     assert_eq!(ask(&Counting::Lease(ids[0], Duration::from_millis(1))), Some(1));
     eventually(|| server.number(&["ZCOUNT", OUT, "0", &now_ms(&server).to_string()]) == 1);
     assert_eq!(ask(&Counting::GiveBackAll(ids.to_vec())), Some(0));

@@ -206,7 +206,6 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     confirm().done();
     drop(free);
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 0));
-    // A replica connects, but is still loading.
     *role.lock() = (LOADS, ":0\r\n");
     confirm().done();
     assert_eq!(*waits.lock(), 1);
@@ -218,7 +217,6 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     confirm().done();
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 3));
-    // The replica is connected, but acknowledges nothing.
     *role.lock() = (ONE, ":0\r\n");
     confirm().unwrap_err();
     assert_eq!(*waits.lock(), 5);

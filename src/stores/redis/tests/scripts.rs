@@ -114,7 +114,6 @@ fn a_handed_off_lock_gets_a_new_lease_and_token() {
             assert_eq!(fields, held(&to, 1));
             assert!(ttls.contains(&ttl), "{ttl}");
             assert!(next.is_some() == (kind == Kind::Fenced) && (next.is_none() || next > fence), "{next:?}");
-            // The hand-off is repeated, as after a lost answer.
             assert!(matches!(
                 store.hand_off(&from, &to, soon()).unwrap().wait().done(),
                 Handoff::Granted { .. }
@@ -186,7 +185,7 @@ fn fences_grow_whatever_happens_to_the_counter() {
         assert_eq!(next(), ahead + 1);
         assert_eq!(next(), ahead + 2);
     }
-    // Redisson's attempts use the same counter, and ours continue from there.
+    // Redisson's attempts raise the same counter.
     server.run(&["INCR", counter]);
     assert_eq!(next(), (1 << 62) + 7 + 4);
     let again = Claim { wants_fence: false, ..me.clone() };

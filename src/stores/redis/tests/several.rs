@@ -39,7 +39,6 @@ fn a_multi_lock_takes_locks_up_to_the_first_busy() {
         released,
         [Release::Freed { others: Others::Nobody }, Release::Freed { others: Others::Nobody }]
     );
-    // Tokens grow from grant to grant, whether a lock is acquired alone or in a group.
     let again = wishes(&["f", "f2"]);
     let fences = [fences[1], ask(&store, &again, true).done()[0]];
     store.begin_releases(&again, soon()).wait().done();
@@ -167,7 +166,6 @@ fn a_multi_locks_tokens_grow_despite_lost_counters() {
         }
         last = fences;
     }
-    // A lock without an expiry counts as held.
     server.run(&["HSET", "a", "somebody", "1"]);
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
 }

@@ -173,7 +173,6 @@ fn a_refused_subscription_stays_down_and_is_reported_once() {
     // Waiters of a refused channel wake, so that they can listen to another channel.
     eventually(|| woken.take());
     assert!(told.try_recv().is_err());
-    // The first listener after the user got the right gets the subscription.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     eventually(|| {
         let listening = listen(&store, &waker);

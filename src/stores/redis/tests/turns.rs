@@ -159,7 +159,6 @@ fn releasing_n_permits_notifies_n_clients() {
     store.attempt(&by(&second, QueueMode::IsNext), 1, soon()).granted();
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Ask), Some(0));
     assert_eq!(messages.take(), []);
-    // Adding permits notifies waiters, like a release.
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(1));
     assert_eq!(messages.take().first(), Some(&message(&third, "next")));
 }

@@ -105,7 +105,6 @@ fn a_release_notifies_the_first_client_and_reserves_the_lock() {
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters got another message");
     assert_eq!(clients_in_queue(&server), [client(&second)], "a notified client is still in the queue");
 
-    // The reservation keeps out all waiters of other clients.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
@@ -407,7 +406,6 @@ fn the_first_waiter_recalls_a_cached_lock_once() {
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));
     assert_eq!(look(), CachedCheck::Lost);
-    // The same is true after a hand-off to an owner with a note.
     server.run(&["HSET", "k", "leasehold:cached", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
     let noted = Claim { note: Some(note), ..by(&again(&holder), QueueMode::Barges) };

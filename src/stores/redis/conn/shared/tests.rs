@@ -123,7 +123,6 @@ fn an_unrequested_message_is_not_taken_as_a_reply() {
 fn a_hang_up_of_the_server_is_reported_once() {
     let (shared, pool) = (SharedConnection::new(), pool());
     assert!(!shared.hung_up(), "there is no connection yet");
-    // The first connection is idle when it ends.
     let (reply, mut server) = first(&shared, &pool);
     assert!(!shared.hung_up(), "a request waits for its reply");
     server.write_all(b":1\r\n").unwrap();
@@ -132,7 +131,7 @@ fn a_hang_up_of_the_server_is_reported_once() {
     drop(server);
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // The second connection has a reader, which notices the end.
+    // This connection has a reader, which notices the end.
     let (reply, server) = first(&shared, &pool);
     drop(server);
     shared.wait(&reply).unwrap_err();
