@@ -72,7 +72,7 @@ impl RedisStore {
         Ok(RedisStore { monitor, has_all_keys: true, may_store_format: options.notes, ..store })
     }
 
-    /// With `has_replicas` (Sentinels, a cluster) each grant waits for a replica, unless `options` say otherwise.
+    /// With `has_replicas` (Sentinels, a cluster) each grant waits for a replica, unless `options` forbid it.
     pub(super) fn new(
         connections: Connections,
         options: &ServerOptions,
@@ -335,6 +335,6 @@ impl HoldCaching for RedisStore {
         let check = |kind: &dyn RedisKind, claim: &Claim| {
             kind.check_cached(claim, kind.own_listeners(&self.server, claim))
         };
-        self.batch(claims, deadline, check, replies::looked)
+        self.batch(claims, deadline, check, replies::checked)
     }
 }

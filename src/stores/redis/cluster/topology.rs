@@ -49,7 +49,7 @@ pub(super) struct Topology {
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
     /// When to reload the map, and from which member. Locked by the thread that reloads the map.
-    look: Mutex<Reloads>,
+    reloads: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
 
@@ -130,7 +130,7 @@ impl Topology {
             map: Mutex::new(Arc::new(SlotMap::new())),
             nodes: Mutex::default(),
             is_doubted: AtomicBool::new(false),
-            look: Mutex::new(Reloads { not_before: Clock::System.now(), first: Some(answered), in_vain: 0 }),
+            reloads: Mutex::new(Reloads { not_before: Clock::System.now(), first: Some(answered), in_vain: 0 }),
             wakeups: ClusterWakeups::new(),
         };
         topology.install(map);
@@ -139,7 +139,7 @@ impl Topology {
 
     /// The member that has `slot`. Reloads the map first if it may be outdated.
     pub(super) fn primary(&self, slot: u16, deadline: Moment) -> Result<Arc<ClusterNode>> {
-        self.look_again(deadline);
+        self.reload_if_doubted(deadline);
         let map = Arc::clone(&self.map.lock());
         match map.primary(slot) {
             Some(endpoint) => self.node(endpoint),
@@ -182,21 +182,21 @@ impl Topology {
     /// Notes a slot that moved to this member. The next request reloads the map, as more may have moved.
     pub(super) fn moved(&self, endpoint: &Endpoint) {
         self.doubt();
-        if let Some(mut look) = self.look.try_lock() {
+        if let Some(mut reloads) = self.reloads.try_lock() {
             // The new member of a slot learns of the move first, so the reload asks this member first.
-            look.first = Some(endpoint.clone());
+            reloads.first = Some(endpoint.clone());
         }
     }
 
     /// Reloads the map if it is in doubt and no reload is running. Other threads use the known map meanwhile;
     /// if it is wrong, members redirect them.
-    fn look_again(&self, deadline: Moment) {
+    fn reload_if_doubted(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
         }
-        let Some(mut look) = self.look.try_lock() else { return };
+        let Some(mut reloads) = self.reloads.try_lock() else { return };
         let now = Clock::System.now();
-        if now < look.not_before {
+        if now < reloads.not_before {
             return;
         }
         // The flag is cleared before the reload, so that a doubt during the reload causes another reload.
@@ -204,9 +204,9 @@ impl Topology {
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members.to_vec();
         order.extend(self.seeds.iter().filter(|seed| !known.members.contains(seed)).cloned());
-        let turn = look.in_vain.checked_rem(order.len()).unwrap_or(0);
+        let turn = reloads.in_vain.checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(turn);
-        if let Some(at) = order.iter().position(|endpoint| look.first.as_ref() == Some(endpoint)) {
+        if let Some(at) = order.iter().position(|endpoint| reloads.first.as_ref() == Some(endpoint)) {
             order.swap(0, at);
         }
         let deadline = deadline.min(now.plus(MAX_RELOAD));
@@ -217,16 +217,16 @@ impl Topology {
         });
         match found {
             Ok((answered, map)) if !map.is_same(&known) => {
-                look.first = Some(answered);
+                reloads.first = Some(answered);
                 self.install(map);
             }
             Ok(_) => {
-                look.first = None;
-                look.in_vain += 1;
+                reloads.first = None;
+                reloads.in_vain += 1;
             }
             Err(_) => self.doubt(), // the next request tries again; this one uses the known map
         }
-        look.not_before = Clock::System.after(CHECK_GAP);
+        reloads.not_before = Clock::System.after(CHECK_GAP);
     }
 
     fn install(&self, map: SlotMap) {

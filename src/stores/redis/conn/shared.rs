@@ -384,9 +384,9 @@ impl SharedConnection {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
                 // Passes on further replies that have arrived, so that their threads wake together.
-                let mut looks = 0;
-                while looks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
-                    looks += 1;
+                let mut checks = 0;
+                while checks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
+                    checks += 1;
                 }
                 drop(reading);
                 self.pass_on(reply.deadline);

@@ -104,7 +104,7 @@ pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
     one_of(reply, &[(b"renewed", true), (b"lost", false)])
 }
 
-pub(crate) fn looked(reply: &Tagged) -> Answer<CachedCheck> {
+pub(crate) fn checked(reply: &Tagged) -> Answer<CachedCheck> {
     use CachedCheck::{Lost, Stays, Unmarked, Wanted};
     one_of(reply, &[(b"stays", Stays), (b"wanted", Wanted), (b"unmarked", Unmarked), (b"lost", Lost)])
 }

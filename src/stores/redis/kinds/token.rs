@@ -54,7 +54,7 @@ impl RedisKind for TokenKind {
     }
 
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
-        Ok(match look(call, name)? {
+        Ok(match read(call, name)? {
             (Value::BulkString(value), Value::Int(ttl_ms)) if ttl_ms != -2 => Some(Snapshot {
                 count: u32::from(value == owner.to_string().as_bytes()),
                 holder: owner_text(&value),
@@ -66,7 +66,7 @@ impl RedisKind for TokenKind {
 
     /// Reads the key first: GET fails for a key of another type, which must not be deleted.
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
-        if let (Value::Nil, _) = look(call, name).map_err(Failure::of_reading)? {
+        if let (Value::Nil, _) = read(call, name).map_err(Failure::of_reading)? {
             return Ok(false);
         }
         let reply = call.server.connections.call(Command::new("DEL").arg(name.key()), call.deadline)?;
@@ -74,7 +74,7 @@ impl RedisKind for TokenKind {
     }
 }
 
-fn look(call: &RedisCall<'_>, name: &LockName) -> Answer<(Value, Value)> {
+fn read(call: &RedisCall<'_>, name: &LockName) -> Answer<(Value, Value)> {
     let commands = ["GET", "PTTL"].map(|command| Command::new(command).arg(name.key()));
     let replies = call.server.connections.dialog(call.deadline, |dialog| dialog.say(&commands))?;
     let mut replies = replies.into_iter().map(|reply| done(reply).map_err(Failure::Refused));

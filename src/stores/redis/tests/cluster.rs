@@ -302,7 +302,7 @@ fn a_slot_map_reload_asks_members_in_turn() {
 }
 
 #[test]
-fn sharded_messages_are_an_error_on_servers_without_them() {
+fn requiring_sharded_channels_is_an_error_on_servers_without_them() {
     let old = FakeMember::start(|_| None);
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {

@@ -177,7 +177,7 @@ fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[test]
-fn a_request_resends_a_script_that_the_server_forgot() {
+fn begun_requests_and_hand_offs_resend_forgotten_scripts() {
     let (server, store) = served();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
     for forgets in [false, true] {

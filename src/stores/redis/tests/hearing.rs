@@ -20,7 +20,7 @@ fn check(store: &RedisStore, holder: &Claim) -> CachedCheck {
 }
 
 #[test]
-fn waiters_of_each_kind_notify_a_listening_holder() {
+fn a_waiter_of_each_kind_sends_a_listening_holder_one_recall() {
     for (held, wanted, first) in FIRST_CHECKS {
         let (server, store) = served();
         let mut messages = Messages::of(&server, "leasehold_wake:{k}:");

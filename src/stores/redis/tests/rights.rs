@@ -175,7 +175,7 @@ fn a_store_out_of_memory_refuses_only_new_holds() {
 
 /// A replica that lags behind may lack the hold. If it answered, the client would report a loss.
 #[test]
-fn a_replica_refuses_without_reporting_a_loss() {
+fn a_replica_refuses_requests_and_reports_no_loss() {
     let (server, store) = served();
     let claims = |key: &str| [claim(Kind::Mutex, key, 30_000), claim(Kind::Token, key, 30_000)];
     let warm: Vec<Claim> = [claim(Kind::Mutex, "a", 30_000), claim(Kind::Token, "b", 30_000)].to_vec();

@@ -43,7 +43,7 @@ fn a_lock_is_acquired_reentered_and_released() {
 }
 
 #[test]
-fn repeating_a_request_changes_nothing() {
+fn a_repeated_attempt_or_release_changes_nothing() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     for count in [1, 1, 2, 2, 2] {
@@ -59,7 +59,7 @@ fn repeating_a_request_changes_nothing() {
 }
 
 #[test]
-fn a_lease_is_raised_and_never_shortened() {
+fn requests_extend_a_lease_and_never_shorten_it() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let with_lease = |lease_ms| Claim { lease: Duration::from_millis(lease_ms), ..me.clone() };

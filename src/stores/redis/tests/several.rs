@@ -20,7 +20,7 @@ fn locks(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_multi_lock_takes_locks_up_to_the_first_busy() {
+fn a_multi_lock_takes_locks_up_to_the_first_busy_one() {
     let (server, store) = served();
     take(&store, claim(Kind::Mutex, "c", 30_000));
     assert_eq!(ask(&store, &wishes(&["a", "f", "c", "d"]), true).done(), []);

@@ -100,7 +100,7 @@ fn readers_and_writers_take_turns() {
 }
 
 #[test]
-fn absent_readers_delay_the_next_writer_only_once() {
+fn readers_that_stopped_attempting_delay_a_writer_only_once() {
     let (server, store) = served();
     let (writer, next) = (waits(Kind::Write, 0), waits(Kind::Write, LONG_MS));
     store.attempt(&writer, 1, soon()).granted();
@@ -164,7 +164,7 @@ fn releasing_n_permits_notifies_n_clients() {
 }
 
 #[test]
-fn permits_too_few_for_the_first_go_to_later_waiters() {
+fn permits_too_few_for_the_first_waiter_go_to_later_ones() {
     for kind in [Kind::Semaphore, Kind::Permits] {
         let (server, store) = served();
         set_up(&store, kind, 1);

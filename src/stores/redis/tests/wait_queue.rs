@@ -149,7 +149,7 @@ fn a_reservation_lasts_longer_on_a_slow_link() {
 }
 
 #[test]
-fn a_try_takes_a_reserved_lock() {
+fn a_single_try_takes_a_lock_reserved_for_another_client() {
     let (server, store) = served();
     let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
@@ -579,7 +579,7 @@ fn a_release_reports_missing_queue_rights() {
 
 /// A key of another type affects only this lock, so other locks keep their wait queues.
 #[test]
-fn a_queue_key_of_another_type_is_no_missing_right() {
+fn a_queue_key_of_another_type_does_not_count_as_missing_right() {
     let (server, store) = served();
     let holder = waiter();
     server.run(&["SET", WAIT_QUEUE, "text"]);
@@ -590,7 +590,7 @@ fn a_queue_key_of_another_type_is_no_missing_right() {
 
 /// The client's poll was on its way when the client was notified, and put the client back into the queue.
 #[test]
-fn a_grant_removes_a_client_that_rejoined_after_its_message() {
+fn a_grant_removes_a_client_that_requeued_after_its_notification() {
     let (server, store) = served();
     let [holder, first] = held(&store);
     queued(&store, &first);
