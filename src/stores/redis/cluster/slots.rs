@@ -256,7 +256,6 @@ mod fuzz {
 
     #[test]
     fn any_slots_reply_is_parsed_or_refused() {
-        // Reads each reply alone, and as a part of an otherwise valid slot map.
         each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
             let ranges = Value::Array(vec![
                 Value::Array(vec![Value::Int(0), Value::Int(16_383), reply.clone(), reply.clone()]),

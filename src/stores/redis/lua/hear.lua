@@ -8,7 +8,7 @@
 --
 -- Returns {'wanted'}     other clients wait for the lock
 --         {'unmarked'}   no waiters are known, but the field leasehold:cached was missing: this is the first check, or a
---                        waiter has sent a recall since the last one, and removed the field
+--                        waiter has sent a recall since the last check, and removed the field
 --         {'stays'}      no waiters are known, and the field was there already
 --         {'lost'}       the owner does not hold the lock
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -14,9 +14,9 @@
 -- a key which the server lacks. Each command on these keys runs by pcall: if it fails, for lack of memory or of a right or
 -- because the key has another type, the script acts as if there were no queue.
 --
--- Defines `notify_next`: if the lock is free, notifies the first queued client that listens; returns whether it notified
---         one, and whether only a missing right prevented that. A client that hangs still listens, so in a short queue the
---         next client receives 'standby', so that it attempts a little later. If the lock is held, only sends 'standby'.
+-- Defines `notify_next`: if the lock is free, notifies the first queued client that listens; returns whether it notified a
+--         client, and whether only a missing right prevented that. A client that hangs still listens, so in a short queue
+--         the next client receives 'standby', and attempts a little later. If the lock is held, only sends 'standby'.
 --         `popped`: the client and score that the caller has already popped from the queue, or nil
 local function is_denied(reply)
   -- The first text is that of Redis 6.2 and 7.0, the second that of later versions and Valkey. Other errors may be

@@ -309,7 +309,6 @@ fn an_answered_permit_release_leaves_no_record() {
     server.run(&["SET", "k", "2"]);
     freed(&store, &permit);
     eventually(|| commands() == 0);
-    // The client shuts down right after it has sent the release.
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));

@@ -97,16 +97,15 @@ fn a_missing_right_loses_no_permit() {
             let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
             assert!(ttl != -1, "{step} without {right}: taken permits never expire");
         };
-        // Another client has acquired a permit, whose lease ends at `until`.
-        let taken = |id: &str, until: &str| {
+        let another_client_takes = |id: &str, until: &str| {
             server.run(&["DECRBY", "app:a", "1"]);
             server.run(&["ZADD", "{app:a}:timeout", until, id]);
             server.run(&["PEXPIRE", "{app:a}:timeout", "60000"]);
         };
         for what in ["none out", "one over", "one out"] {
             match what {
-                "one over" => taken("over", "1"),
-                "one out" => taken("out", "99999999999999"),
+                "one over" => another_client_takes("over", "1"),
+                "one out" => another_client_takes("out", "99999999999999"),
                 _ => {}
             }
             let granted = store.attempt(&me, 1, soon());

@@ -94,7 +94,6 @@ fn a_subscription_outlasts_its_last_listener_by_the_unsubscribe_delay() {
     let first = listen(&store, &waker);
     stands(&first, &woken);
     drop(first);
-    // A listener that returns in time finds the subscription still there, and misses no message.
     let again = listen(&store, &waker);
     assert!(again.is_up());
     drop(again);

@@ -346,7 +346,6 @@ fn a_leaving_client_passes_its_reservation_on() {
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
-    // The notified client remains the next one when another client leaves.
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
@@ -566,8 +565,6 @@ fn a_release_reports_missing_queue_rights() {
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules}");
-            // Once the refusal is forgotten, the store uses the wait queue again, and the next release notes
-            // the refusal anew.
             store.server.queues_refused.forget();
             store.attempt(&holder, 1, soon()).granted();
             assert!(!store.is_refused(), "{way}");
