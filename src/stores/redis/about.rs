@@ -69,7 +69,7 @@ pub(super) fn agree_on_format(
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
     let mut is_there = is_noted(replies.last(), is_followed)?;
     if !is_there && notes {
-        // The number is read after the write, because another client may have stored one meanwhile.
+        // The number is read after the write, because another client may have stored another one meanwhile.
         is_there = is_noted(say(&[note, get])?.last(), is_followed)?;
     }
     Ok((is_there, replies.into_iter().next().filter(|_| has_first)))

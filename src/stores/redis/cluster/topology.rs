@@ -94,7 +94,7 @@ impl Topology {
             let is_sharded = matches!(probed, Some(Ok(_)));
             if let Some(Err(error)) = &probed {
                 let refusal = reply::refusal(error);
-                // A temporary error says nothing about channels.
+                // A temporary error does not show whether there are sharded channels, so connecting fails.
                 if is_temporary(&refusal) {
                     return Err(refusal.during("connect"));
                 }

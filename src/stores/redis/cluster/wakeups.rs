@@ -60,7 +60,8 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // The subscriber is woken after `homes` is unlocked, because every attempt needs that mutex.
+        // The subscriber is woken after `homes` is unlocked: waking writes to a socket, and every attempt
+        // needs that mutex.
         home.wake();
         listening
     }

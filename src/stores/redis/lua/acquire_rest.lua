@@ -77,7 +77,7 @@ if not held then
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      -- Clients in the queue extend its expiry with their attempts, so a client that joins behind a living one need not.
+      -- Attempts of queued clients extend the queue's expiry, so a client that joins behind a living one need not do so.
       if (queue_mode ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', queue, 60000) ~= 1 then
         redis.pcall('zrem', queue, client)
         return {'busy', wait_ms}

@@ -16,7 +16,7 @@ for at = 1, #KEYS do
   -- key that is no hash counts as a lock that is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
-    -- Any request of this owner may have written notes, and a hash of notes alone would block all clients.
+    -- Any request of this owner may have written notes, and a hash of notes alone would block Redisson's clients.
     redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
     local is_notified, is_denied_here = notify_next(lock, true)
     is_unnotified = is_unnotified or is_denied_here

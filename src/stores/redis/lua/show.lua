@@ -41,7 +41,7 @@ local back, acquired_count, writers_wait = 0, 0, 0
 -- bound what the script shows. Of a hash with more fields, it shows only their number.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
 -- Limit on the markers read for all holders together. The expiry of a holder whose markers are not read is unknown.
-local looks_left = 2000
+local markers_left = 2000
 if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   local mode = redis.call('hget', object, 'mode')
   local is_rw = mode == 'read' or mode == 'write'
@@ -50,10 +50,10 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
     local longest_ms = -2
     if is_rw then
       local levels = math.max(math.min(tonumber(fields[at + 1]) or 0, most_levels), 0)
-      if not (levels <= looks_left) then -- also if the field contains 'nan'
+      if not (levels <= markers_left) then -- also if the field contains 'nan'
         levels, longest_ms = 0, -3
       end
-      looks_left = looks_left - levels
+      markers_left = markers_left - levels
       for level = 1, levels do
         local marker = base .. ':' .. fields[at] .. ':rwlock_timeout:' .. level
         longest_ms = math.max(longest_ms, redis.call('pttl', marker))
@@ -66,7 +66,7 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   if mode == 'read' then
     local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
     writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
-    -- 50 ms: PATIENCE_MS in `rw_acquire.lua`.
+    -- The 50 ms are PATIENCE_MS of `rw_acquire.lua`.
     local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. base, 0, 0, 'WITHSCORES')
     if first[2] and 1700000000000 + first[2] / 10000 + 50 <= now_ms then
       writers_wait = writers_wait + 2
