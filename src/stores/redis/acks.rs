@@ -136,8 +136,7 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // This thread gives up. The last leader may have woken it to lead the next round, so another
-                // thread must lead.
+                // This thread gives up. If it was woken to lead the next round, another thread must lead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }
@@ -314,7 +313,6 @@ enum Seen {
 fn replicas_in(role: Option<Value>) -> Option<Seen> {
     let Some(Value::Array(parts)) = role else { return None };
     let Some(Value::Array(replicas)) = parts.get(2) else { return None };
-    // Each replica is an array of address, port and acknowledged offset.
     let is_loading = |replica: &Value| match replica {
         Value::Array(parts) => matches!(parts.get(2), Some(Value::BulkString(offset)) if offset == b"0"),
         _ => false,

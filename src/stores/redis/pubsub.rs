@@ -359,9 +359,8 @@ fn refused(
 ) -> Result<()> {
     let now = Clock::System.now();
     if error.code() == "MOVED" {
-        // Makes the waiters ask the store at once. If they are redirected too, the client reloads the slot
-        // map, and moves the channel. Otherwise the slot is still moving to this member, which is then asked
-        // again after a pause.
+        // The waiters ask the store at once. If they are redirected too, the client reloads the slot map, and
+        // moves the channel. Otherwise the slot is still moving to this member, which is asked again later.
         let entry = state.channels.get_mut(channel.channel());
         if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.channel, channel)) {
             if entry.note.is_zero() {

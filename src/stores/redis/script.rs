@@ -27,8 +27,7 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// One bit for each script that the server has run over a connection. The bits count only while the server
-/// has forgotten its scripts `forgotten` times.
+/// One bit for each script that the server ran over a connection while `Ledger::forgotten` was `forgotten`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],

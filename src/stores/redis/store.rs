@@ -59,7 +59,6 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Makes the store without connecting; the first request connects.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let address = Arc::new(RedisAddress::renewable(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
@@ -296,8 +295,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // If the command fails, this client stops listening to its channel, because releases skip clients
-            // that do not listen.
+            // If the command fails, the client stops listening, so that releases skip it in the queue.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {
@@ -306,8 +304,7 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // `None`: after NOSCRIPT the command is not sent again, because the client may be in the queue
-            // again by then.
+            // `None`: not sent again after NOSCRIPT, because the client may be in the queue again by then.
             connections.post(command, deadline, None, take);
         }
     }

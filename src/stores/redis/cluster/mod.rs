@@ -141,7 +141,6 @@ impl ClusterStore {
         self.follow(place, answer, send)
     }
 
-    /// Follows redirects: while the answer names another member, sends the request to that member.
     fn follow<T>(
         &self,
         mut place: SlotPlace,
@@ -207,8 +206,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script used a key that is not among KEYS and has moved. Its changes before that remain, so
-            // the outcome is unknown.
+            // The script failed half-way, at a moved key that is not in KEYS: the outcome is unknown.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -324,8 +322,7 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        // A token lock has only one key, so its name may have any slot. A latch's channel is `…{name}`: if
-        // the name has braces too, the channel has another slot.
+        // A latch's channel is `…{name}`: if the name has braces too, the channel has another slot.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());

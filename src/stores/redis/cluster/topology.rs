@@ -49,7 +49,7 @@ pub(super) struct Topology {
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
     /// When to reload the map, and from which member. Locked by the thread that reloads the map.
-    reloads: Mutex<Reloads>,
+    reload: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
 
@@ -69,7 +69,7 @@ struct Reloads {
     first: Option<Endpoint>,
     /// The number of reloads without a change. Each one begins with another member, because a member that is
     /// cut off keeps reporting the old map.
-    in_vain: usize,
+    futile: usize,
 }
 
 impl Topology {
@@ -130,14 +130,13 @@ impl Topology {
             map: Mutex::new(Arc::new(SlotMap::new())),
             nodes: Mutex::default(),
             is_doubted: AtomicBool::new(false),
-            reloads: Mutex::new(Reloads { not_before: Clock::System.now(), first: Some(answered), in_vain: 0 }),
+            reload: Mutex::new(Reloads { not_before: Clock::System.now(), first: Some(answered), futile: 0 }),
             wakeups: ClusterWakeups::new(),
         };
         topology.install(map);
         Ok(topology)
     }
 
-    /// The member that has `slot`. Reloads the map first if it may be outdated.
     pub(super) fn primary(&self, slot: u16, deadline: Moment) -> Result<Arc<ClusterNode>> {
         self.reload_if_doubted(deadline);
         let map = Arc::clone(&self.map.lock());
@@ -182,21 +181,20 @@ impl Topology {
     /// Notes a slot that moved to this member. The next request reloads the map, as more may have moved.
     pub(super) fn moved(&self, endpoint: &Endpoint) {
         self.doubt();
-        if let Some(mut reloads) = self.reloads.try_lock() {
+        if let Some(mut reload) = self.reload.try_lock() {
             // The new member of a slot learns of the move first, so the reload asks this member first.
-            reloads.first = Some(endpoint.clone());
+            reload.first = Some(endpoint.clone());
         }
     }
 
-    /// Reloads the map if it is in doubt and no reload is running. Other threads use the known map meanwhile;
-    /// if it is wrong, members redirect them.
+    /// While one thread reloads the map, others use the known one; if that is wrong, members redirect them.
     fn reload_if_doubted(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
         }
-        let Some(mut reloads) = self.reloads.try_lock() else { return };
+        let Some(mut reload) = self.reload.try_lock() else { return };
         let now = Clock::System.now();
-        if now < reloads.not_before {
+        if now < reload.not_before {
             return;
         }
         // The flag is cleared before the reload, so that a doubt during the reload causes another reload.
@@ -204,9 +202,9 @@ impl Topology {
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members.to_vec();
         order.extend(self.seeds.iter().filter(|seed| !known.members.contains(seed)).cloned());
-        let turn = reloads.in_vain.checked_rem(order.len()).unwrap_or(0);
+        let turn = reload.futile.checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(turn);
-        if let Some(at) = order.iter().position(|endpoint| reloads.first.as_ref() == Some(endpoint)) {
+        if let Some(at) = order.iter().position(|endpoint| reload.first.as_ref() == Some(endpoint)) {
             order.swap(0, at);
         }
         let deadline = deadline.min(now.plus(MAX_RELOAD));
@@ -217,16 +215,16 @@ impl Topology {
         });
         match found {
             Ok((answered, map)) if !map.is_same(&known) => {
-                reloads.first = Some(answered);
+                reload.first = Some(answered);
                 self.install(map);
             }
             Ok(_) => {
-                reloads.first = None;
-                reloads.in_vain += 1;
+                reload.first = None;
+                reload.futile += 1;
             }
             Err(_) => self.doubt(), // the next request tries again; this one uses the known map
         }
-        reloads.not_before = Clock::System.after(CHECK_GAP);
+        reload.not_before = Clock::System.after(CHECK_GAP);
     }
 
     fn install(&self, map: SlotMap) {

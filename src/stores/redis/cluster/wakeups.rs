@@ -60,8 +60,7 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // The subscriber is woken after `homes` is unlocked: waking writes to a socket, and every attempt
-        // needs that mutex.
+        // Waking writes to a socket, so `homes` is unlocked before: every attempt needs that mutex.
         home.wake();
         listening
     }
@@ -163,7 +162,6 @@ mod tests {
         assert!(has_topic(&hubs[0]));
         wakeups.follow(|| map(&other), of);
         assert!(!has_topic(&hubs[0]) && has_topic(&hubs[1]));
-        // A second listener joins the channel, which ends with its last listener.
         let second = wakeups.listen(CHANNEL, &waker, of).unwrap();
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));

@@ -239,8 +239,7 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // The connection counts as broken until all replies are read: otherwise the next request could take a
-        // late reply for its own.
+        // Broken until all replies are read: otherwise a later request could take a late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {

@@ -1,5 +1,4 @@
-//! Knowledge about a server that all connections to its address share: whether it became a replica, and which
-//! scripts it has.
+//! What all connections to a server know of it: whether it became a replica, and which scripts it has.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -88,8 +88,7 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // A signal interrupts a read, for example when a child process ends. The caller handles this as it
-        // handles a time-out.
+        // A signal interrupts a read, for example when a child process ends. This counts as a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -184,8 +183,7 @@ fn end_of_line(bytes: &[u8]) -> Option<usize> {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// Takes a line: its first byte, which names the kind of a part, and the rest. A first byte that names no
-    /// kind is refused before the line is complete.
+    /// Takes a line: its kind (the first byte) and the rest. An unknown kind is refused at once.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {

@@ -383,7 +383,6 @@ impl SharedConnection {
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Passes on further replies that have arrived, so that their threads wake together.
                 let mut checks = 0;
                 while checks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
                     checks += 1;
@@ -419,8 +418,7 @@ impl SharedConnection {
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may come here late, though its reply arrived in
-            // time. So arrived bytes are read before the time-out counts.
+            // A thread that waits for several servers in turn may be late; its reply may have come in time.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;

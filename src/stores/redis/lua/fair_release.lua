@@ -24,7 +24,7 @@ if way == 'force' and redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
 end
 local is_held = redis.call('hexists', lock, owner) == 1
 if is_held and left ~= '0' then
-  -- Keeps the expiry. PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
+  -- Keeps the expiry. PEXPIRE is first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = lease_ms

@@ -39,8 +39,7 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- INCRBY comes first: it fails if the key contains no number, and then nothing is released. Without GET, INCRBY would
-  -- recreate a deleted semaphore.
+  -- INCRBY comes first, so that nothing is released if it fails. Without GET, it would recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', acquired, 0, now_ms)
   for id in pairs(seen) do

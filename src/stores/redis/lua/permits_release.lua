@@ -15,7 +15,7 @@ local channel, ids = ARGV[1], {unpack(ARGV, 2)}
 redis.call('get', permits) -- if the key has another type, the script fails here, before it has written anything
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- This ZREM changes nothing. On a replica, or if the user may not ZREM, the script fails here, before any change. ZREM comes
+-- This ZREM changes nothing. On a replica, or if the user may not ZREM, the script fails here, before any change. ZREM is
 -- first: for lack of memory, Redis refuses only a script's first write, and never ZREM.
 redis.call('zrem', acquired, '')
 local back, good, listeners = {}, 0, 0

@@ -11,7 +11,7 @@ if is_freed then
   listeners = type(listeners) == 'number' and listeners or -1
   return {'freed', listeners, is_unnotified and 'denied' or nil}
 elseif left ~= '0' and redis.call('hexists', lock, owner) == 1 then
-  -- Keeps the expiry. PEXPIRE comes first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
+  -- Keeps the expiry. PEXPIRE is first: for lack of memory, Redis refuses only a script's first write, and never PEXPIRE.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = tonumber(lease_ms)

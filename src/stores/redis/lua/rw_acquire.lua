@@ -108,7 +108,6 @@ if not held then
     local time = redis.call('time')
     local clock_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     if half == 'write' then
-      -- The writer counts as waiting for `alive_ms`. Each failed attempt renews that time.
       redis.call('zrem', waiting, owner)
       redis.call('zremrangebyscore', waiting, 0, clock_ms)
       if ttl_ms ~= -2 and alive_ms > 0 then

@@ -4,8 +4,8 @@
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::kinds::list;
-use crate::stores::redis::tests::wait_queue::WAIT_QUEUE;
 use crate::stores::redis::tests::wait_queue::NEXT;
+use crate::stores::redis::tests::wait_queue::WAIT_QUEUE;
 use crate::stores::redis::tests::wait_queue::by;
 use crate::stores::redis::tests::wait_queue::client;
 use crate::stores::redis::tests::wait_queue::message;
