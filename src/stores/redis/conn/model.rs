@@ -51,7 +51,7 @@ struct World {
     hangs_up: bool,
     pipes: Mutex<Vec<Pipe>>,
     servers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The number of outcomes that `post` received.
+    /// The number of outcomes that `post` received. A thread that posts nothing adds one.
     taken: AtomicUsize,
     /// The number of threads that have all their outcomes.
     ended: AtomicUsize,

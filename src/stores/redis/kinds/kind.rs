@@ -61,7 +61,7 @@ pub(crate) trait RedisKind: Sync {
     /// The channel with a message for each release (or change of a count). `None`: waiters poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    /// The channel that tells the client that it is next in the wait queue. `None` for kinds without one.
+    /// The channel on which a client learns that it is next in the wait queue. `None` for kinds without one.
     fn turn_channel(&self, _claim: &Claim) -> Option<String> {
         None
     }

@@ -50,7 +50,7 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- Removes dead waiters from the head, and waiters that are not in `timeouts`, which Redisson would never remove.
+-- Removes dead waiters from the head of the queue, and waiters without any time, which Redisson would never remove.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false

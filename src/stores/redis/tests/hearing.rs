@@ -47,7 +47,7 @@ fn a_waiter_of_each_kind_sends_a_listening_holder_one_recall() {
     }
 }
 
-/// A waiter outside the queue, for example one that spins, removes `leasehold:cached` with its recall.
+/// A waiter that spins removes `leasehold:cached` with its recall, so another recall needs another check.
 #[test]
 fn after_each_check_one_waiter_may_send_a_recall() {
     let (server, store) = served();

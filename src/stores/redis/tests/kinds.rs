@@ -609,8 +609,8 @@ fn a_condition_notification_that_nobody_reads_expires() {
     for _ in 0..2 {
         count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
     }
-    // Two waiters were notified, and one of them died. After the other has read its notification, only the
-    // dead waiter's is left, so the key must expire.
+    // The first of two notified waiters died. The second one's attempt passes that notification to the third
+    // waiter, and must set the key's expiry again.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
     store.attempt(&waiters[1], 1, soon()).granted();
