@@ -282,7 +282,6 @@ fn a_script_is_sent_as_eval_until_the_server_has_run_it() {
     for _ in 0..2 {
         drop(store.begin_attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).wait());
     }
-    // The script must not count as known after the refusal, so its body is sent again.
     assert_eq!(*sent.lock(), ["eval", "eval"]);
 }
 
@@ -291,8 +290,7 @@ fn renewals_continue_while_calls_use_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // The two dialogs use both connections of the pool. No shared connection is open that a renewal could
-    // use.
+    // The two dialogs use both connections of the pool, and no shared connection is open for the renewal.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
             let another = connections.dialog(Clock::System.now(), |_third| Ok(()));

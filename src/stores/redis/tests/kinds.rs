@@ -199,7 +199,7 @@ fn fair_waiters_timeouts_do_not_drift() {
         busy(&store, &dead);
         cleaned_up(&store, &gives_up);
         if round % 10 == 0 {
-            // A Redisson waiter is granted the lock, which subtracts its wait from all times.
+            // Redisson grants one of its waiters the lock, and subtracts that waiter's wait from all times.
             for waiter in &staying {
                 server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
             }
@@ -442,8 +442,7 @@ fn a_waiting_writer_goes_before_readers_with_writers_first() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "the dead writer is still listed");
     server.run(&["DEL", WRITERS]);
 
-    // While a writer waits, readers wait even for a free lock. A writer that is granted the lock no longer
-    // waits.
+    // While a writer waits, readers wait even for a free lock. A granted writer no longer waits.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));

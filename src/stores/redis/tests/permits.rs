@@ -41,8 +41,8 @@ fn permits_are_taken_and_returned_once_per_request() {
         assert!(matches!(cleaned_up(&store, &you), Release::Freed { .. }));
         assert_eq!(permits(), 3);
     }
-    // A negative number is not published, because Redisson's reading thread would fail on it.
     assert_eq!(messages.payloads(), ["3"]);
+    // A negative number is not published, because Redisson's reading thread would fail on it.
     let debt = of(Kind::Semaphore);
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6), "the repeated request changed the count");
