@@ -62,7 +62,6 @@ impl Observer for CallsBack {
             static IS_CALLING: Cell<bool> = const { Cell::new(false) };
         }
         let Some(client) = self.client.get() else { return };
-        // The observer ignores events that its own calls cause.
         if IS_CALLING.replace(true) {
             return;
         }
@@ -73,7 +72,7 @@ impl Observer for CallsBack {
             let kind = ask(client, &lock).err().map(|error| error.kind());
             answers.push((*what, kind));
             if is_in_a_call && kind != Some(ErrorKind::WouldDeadlock) {
-                break; // the test fails because of this event, and must not hang
+                break; // the test will fail by this answer; a later call could wait for ever
             }
         }
         IS_CALLING.set(false);
@@ -116,7 +115,6 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     until("Acquired");
     lock.unlock().unwrap();
     until("Released");
-    // Waits that fail and that succeed, for another client and for a thread of this client.
     let held = others.acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());
@@ -149,7 +147,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     store.fail_client(&client, Fault::Refused).unwrap();
     until("RenewalFailed");
     store.heal();
-    drop(lock.unlock()); // on a machine that stalled the hold is lost
+    drop(lock.unlock()); // fails if a stall of the machine has ended the hold
     let guard = client.get_lock("dropped").acquire().unwrap();
     store.fail_client(&client, Fault::Refused).unwrap();
     drop(guard);
@@ -249,7 +247,7 @@ fn an_observer_may_drop_its_leader() {
     impl Observer for Drops {
         fn event(&self, event: &Event<'_>) {
             if matches!(event, Event::Acquired { kind: "fenced", .. }) {
-                self.2.recv_timeout(LONG).ok(); // until the guard exists
+                self.2.recv_timeout(LONG).ok(); // until the test has stored its leader
                 drop(self.0.lock().unwrap().take());
                 self.1.send(()).ok();
             }

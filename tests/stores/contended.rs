@@ -24,7 +24,7 @@ fn scripts_run(admin: &mut Connection) -> u64 {
 fn a_hold_without_contention_callback_sends_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
-    // The first use loads the scripts, so that only later ones are counted.
+    // This first use loads the scripts, which would count as calls later.
     let guard = client.get_lock("before").acquire_owned().unwrap();
     let _calls = calls(&guard);
     assert!(eventually(LONG, || fields(&mut server.admin(), "before").len() == 2));
@@ -35,7 +35,6 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     assert_eq!(fields(&mut admin, "plain"), [guard.owner().to_string()]);
     guard.unlock().unwrap();
     assert_eq!(scripts_run(&mut admin) - before, 2, "not only the grant and the release");
-    // A hold with a callback writes `leasehold:cached` once, subscribes once, and is checked each second.
     let before = scripts_run(&mut admin);
     let guard = client.get_lock("heard").acquire_owned().unwrap();
     let _calls = calls(&guard);
@@ -46,7 +45,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     guard.unlock().unwrap();
 }
 
-// If the field `leasehold:cached` outlived its hold, Redisson would take the lock for held.
+// If the field `leasehold:cached` outlived its hold, Redisson would regard the lock as held.
 test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_default(), |server| {
     let (client, other) =
         (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());
@@ -94,7 +93,7 @@ test_on!(the_redis_mark_of_on_contended_ends_with_its_hold, RedisServer::start_d
     drop(ends);
 });
 
-// In Redisson 4.7, a waiter for a plain lock subscribes to its channel, and one for a fair lock is queued.
+// A waiter of Redisson 4.7 subscribes to a plain lock's channel, or enters a fair lock's queue.
 test_on!(on_contended_is_called_for_redissons_waiters, RedisServer::start_default(), |server| {
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     let plain = client.get_lock("plain").acquire_owned().unwrap();

@@ -397,7 +397,7 @@ on_rows!(locks_work_without_a_table_of_clients, |server| {
     let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let held = client.get_lock("a").acquire().unwrap();
-    // Within this time several renewals run, and several writes of the directory entry fail.
+    // Meanwhile the hold is renewed several times, and several writes of the directory entry fail.
     throughout(RENEWED + ms(200), || held.check().is_ok());
     let other = server.builder().table("alone").directory(false).build().unwrap();
     server.execute("DROP TABLE alone_clients");
@@ -441,7 +441,7 @@ on_rows!(rows_show_holders_and_free_rows_are_swept, |server| {
     held.unlock().unwrap();
 });
 
-// The server's clock decides whether a lease has expired, and not the client's.
+// The server's clock, not the client's, decides whether a lease has expired.
 on_databases!(a_row_whose_lease_expired_is_not_renewed, D::shared(), |server| {
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -474,8 +474,8 @@ on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |
     assert!(waiting.unwrap(), "the waiter did not acquire the lock");
 });
 
-// Another transaction has locked a lock's row, and calls that wait for the row use up the pool. They fail in
-// time with typed errors, and a hold on another name is renewed over a connection of its own.
+// Another transaction locks the row of one lock, and calls that wait for this row use up the pool. Renewals
+// have a connection outside the pool, so the hold of another lock lasts.
 on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     let [command_timeout, lease, calls_end_within] = D::EXHAUSTED;
     let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
@@ -511,7 +511,7 @@ on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     client.get_lock(&stuck).unlock().unwrap();
 });
 
-// Another transaction has locked the row of the first of many holds. Only that hold is lost.
+// Another transaction locks the row of the first of eight holds, so only this hold may be lost.
 on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
@@ -561,7 +561,6 @@ on_databases!(a_session_lock_is_reentrant_exclusive_and_inspectable, D::shared()
     }
 });
 
-// The lock stays held beyond its lease. When the session ends, the hold is lost and the lock is free.
 on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| {
     let client = connect_session(&server.url(), RENEWED).unwrap();
     let rival = connect_session(&server.url(), LEASE).unwrap();
@@ -585,7 +584,7 @@ on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| 
     assert!(held.unlock().unwrap_err().is_lost());
 });
 
-// A lease cannot expire while its session lives, so the server ends the unused session.
+// A session lock ends only with its session, so the server ends a session that was idle for the lease.
 on_databases!(a_session_ends_after_idling_for_its_lease, D::shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let lock = client.get_lock(fresh("fixed"));
@@ -610,7 +609,7 @@ on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
         let mut before = D::begin(&mut one);
         assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
         assert!(D::commit(before));
-        // Both transactions are the first to use the name, and still only one gets the lock.
+        // Neither transaction finds a row for this new name, and still only one of them gets the lock.
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);
@@ -724,7 +723,7 @@ on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server|
         if is_killed {
             server.end_sessions();
         }
-        // The server has ended this transaction, so another one gets the lock.
+        // The server has ended the transaction `first`, so another transaction gets the lock.
         let mut second = D::begin(two.insert(server.connect()));
         assert!(D::lock(&names, false, &mut second, &name, LONG).unwrap().is_some());
         assert!(fails(D::check(&held, &mut first), ErrorKind::Lost).is_lost());
@@ -743,7 +742,7 @@ on_databases!(several_connections_may_create_the_name_table_at_once, D::shared()
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
         let (names, connections) = (D::new_names(&table).unwrap(), (0..8).map(|_| server.connect()));
-        let connections: Vec<_> = connections.collect(); // a failure here leaves nobody at the barrier
+        let connections: Vec<_> = connections.collect(); // a failure in a thread would leave others at the barrier
         thread::scope(|scope| {
             for mut connection in connections {
                 let (names, start) = (&names, &start);
@@ -756,13 +755,13 @@ on_databases!(several_connections_may_create_the_name_table_at_once, D::shared()
     }
 });
 
-// The server's process for the client is stopped. The call fails, and the client undoes a possible grant.
+// The test stops the server's process for the client. The call fails in time, and the client undoes the grant
+// that the process may make later.
 on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
-    // An entry in the directory of clients would be a further statement on this connection, or on another.
+    // Without directory entries, the next statement of the stopped process is the try.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // The first use of a statement also prepares it, and may send a query. Later each call is one request,
-    // which can have an unknown outcome.
+    // The first uses also prepare statements. From then on a try sends as few requests as possible.
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -778,13 +777,13 @@ on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
     client.get_lock("a").unlock().unwrap();
 });
 
-// No time-out of the server ends a commit that waits for a replica.
+// No server time-out ends a commit that waits for a replica, so the client must limit its waiting sessions.
 on_databases!(unanswered_sessions_do_not_pile_up_without_a_replica, D::start_with(D::LOGGED), |server| {
     server.make_user("app", "");
     let options = || server.options_as("app").pool_size(2);
     let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
     if !server.await_replicas(true) {
-        return; // this server's replication has other settings
+        return; // this server has other settings for its replicas
     }
     let mut most = 0;
     assert!(eventually(LONG, || client.get_lock(fresh("doubt")).try_lock().is_err()));
@@ -819,7 +818,6 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
         let error = fails(at(&url).build(), expected);
         assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
     }
-    // The password works by option and in the URL, and the documented rights suffice.
     let by_option = server.options_as("secretive").password("S3CR3T").build().unwrap();
     let by_url = server.url_as("secretive:S3CR3T").replace(&format!("{scheme}:"), &format!("{}:", D::ALIAS));
     let by_url = at(&by_url).build().unwrap();
@@ -837,7 +835,7 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
     fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
 });
 
-// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
+// Connections of earlier clients may end meanwhile, so the test opens more until a client is refused.
 on_databases!(connecting_beyond_the_limit_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
     server.client();
     let (mut taken, mut said) = (Vec::new(), None);
@@ -869,7 +867,7 @@ on_databases!(an_unusable_table_is_refused_at_connect, D::start(), |server| {
     assert!(error.to_string().contains(D::REFUSES_IN_ERRORS), "{error}");
     server.execute(D::ALLOW_FREE_ROWS);
     assert_eq!(server.count_rows("refuses"), 0, "the check left rows");
-    // These columns differ from those in docs/stores.md.
+    // The client also refuses a table whose columns differ from those in docs/stores.md.
     server.execute(D::NARROW);
     fails(build(), ErrorKind::Refused);
     server.execute("ALTER TABLE refuses DROP fence");

@@ -201,7 +201,7 @@ impl Log {
             let first = path.iter().position(member);
             path.push(hold);
             if let Some(first) = first {
-                // All links from the first repeated wait on are the cycle.
+                // The path alternates waits and holds. A cycle begins with a wait, which has an even place.
                 let ring = &path[first + first % 2..];
                 return Chain::Ring(members(ring), ring.iter().map(|span| span.from).max().unwrap_or(at));
             }
@@ -319,7 +319,6 @@ fn run(
             }
         }
     });
-    // After the shutdowns and a pause all reports have arrived.
     clients.iter().for_each(|client| client.shutdown().unwrap());
     let_pass(ms(100), "reports come on threads of the clients");
     logs.iter().map(|log| std::mem::take(&mut *log.lock())).collect()
@@ -352,7 +351,7 @@ fn random_programs_on_redis_get_exactly_their_deadlocks_reported() {
     watch_for_stalls();
     let mut found = Found::default();
     let has_happened = |found: &Found| found.due > 5 && found.on_ring > 5 && found.before_running > 0;
-    // Chance decides which sorts of waits a round has.
+    // Chance decides which sorts of waits a round has, so up to five rounds run.
     for round in 0..5 {
         if round > 0 && has_happened(&found) {
             break;

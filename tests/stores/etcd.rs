@@ -65,12 +65,11 @@ test_on!(a_restarted_member_still_has_the_lock, Etcd::start(), |mut server| {
     server.restart();
     guard.check().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    // The watch may be restored by now and wake the waiter. Otherwise its safety poll finds the release.
+    // If the restart still interrupts the watch, only the waiter's safety poll finds the release.
     let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
     assert!(granted.unwrap() > fence);
-    // The watch is restored, so wake-ups arrive again.
     are_woken(&holder.get_lock(&name), &other.get_lock(&name));
 });
 
@@ -85,7 +84,7 @@ test_on!(a_revoked_lease_is_found_by_the_next_renewal, Etcd::start(), |server| {
     assert!(other.get_lock(&name).try_lock_for(LONG).unwrap());
     let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder got no loss report");
     assert_eq!(loss.reason, LossReason::Gone);
-    // The clean-up must not touch another owner's hold.
+    // The holder's clean-up must not free the other client's hold.
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(other.get_lock(&name).is_held_by_current_thread().unwrap());
     other.get_lock(&name).unlock().unwrap();
@@ -122,11 +121,11 @@ test_on!(a_version_that_may_revoke_leases_causes_a_warning, Etcd::start(), |serv
 
 test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
     if !may_revoke(&server) {
-        return; // here only the next renewal finds the loss
+        return; // with this version of etcd only the next renewal finds the loss
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // Tries each combination: the client holds one lock, or holds another and waits for a third; the lease is
-    // renewed, or explicit.
+    // All combinations: the client has no other locks, or holds one and waits for one; the lease is renewed, or
+    // explicit.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
@@ -180,7 +179,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
     let next = other.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > fence, "a new leader's token is not higher");
 
-    // This client is connected to the only member that will remain.
+    // The client `beside` uses the only member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
     let (observer, wakeups) = observe(|event| match event {
         Event::WakeupsDown { .. } => Some("down"),
@@ -203,7 +202,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
     );
-    // The retry time-out counts from the first failure, and the last attempt may still be pending at its end.
+    // A first attempt fails before the retry time-out begins, and a last attempt may begin just before its end.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "the call took {:?}", begun.elapsed());
     // A member without a leader ends the watch, so the client learns that wake-ups are missing.
@@ -211,7 +210,6 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
     assert_eq!(change, "down", "they were there before");
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0);
-    // Without a quorum no renewal succeeds, so the hold is lost.
     comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
     assert!(next.check().unwrap_err().is_lost());
     // The client undoes requests with an unknown outcome once a majority exists again.
@@ -230,10 +228,10 @@ test_on!(the_members_of_a_url_are_tried_in_turn, Etcd::start(), |server| {
     let lock = client(&url).get_lock(fresh("second"));
     lock.lock().unwrap();
     assert!(begun.elapsed() < slack_since(begun), "a refused connection delayed the call");
-    // A URL's path is a prefix, so the plain URL's locks are different ones.
+    // A URL's path is a prefix, so a URL without the path has different locks.
     assert!(client(&server.url()).get_lock(lock.name()).try_lock().unwrap());
     lock.unlock().unwrap();
-    // A silent member must not use up the time in which the other members could answer.
+    // A member that does not answer costs no more than `connect_timeout`.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let begun = now();
     fails(
@@ -246,7 +244,7 @@ test_on!(the_members_of_a_url_are_tried_in_turn, Etcd::start(), |server| {
     assert!(error.is_retryable() && !error.outcome_unknown());
 });
 
-// The stopped member carries out the request when it is resumed.
+// When the stopped member is resumed, it carries out the request, so the client must undo the grant.
 test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
     let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).retry_timeout(LONG);
     let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
@@ -331,7 +329,7 @@ test_on!(a_grant_with_a_lost_answer_is_undone, Etcd::start(), |server| {
         first.unlock().unwrap();
         cut.store(true, Ordering::SeqCst);
         match lock.try_acquire() {
-            Ok(guard) => drop(guard), // the cut met another answer
+            Ok(guard) => drop(guard), // the relay cut off the answer to another request
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
                 in_doubt += u32::from(error.outcome_unknown());
@@ -345,7 +343,6 @@ test_on!(a_grant_with_a_lost_answer_is_undone, Etcd::start(), |server| {
         assert!(granted.unwrap() > fence);
     }
     assert!(in_doubt > 0, "no attempt was left in doubt");
-    // A waiting acquire continues after the cut.
     cut.store(true, Ordering::SeqCst);
     lock.acquire().unwrap().unlock().unwrap();
     comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
@@ -370,7 +367,7 @@ test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |se
     server.must_as(&server.token(), "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK);
-    // Each client's watch must log in again too, or no message would wake the client.
+    // Each client's watch must log in again as well; otherwise no message would wake the client.
     are_woken(&app.get_lock(&name), &late.get_lock(&name));
 });
 
@@ -451,7 +448,8 @@ test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // A client checks for waiters at growing intervals: after this time only each half second.
+        // A client checks for waiters ever more rarely: after this loop only each half second, so that a fast
+        // release below comes from the watch.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }
     let begun = now();

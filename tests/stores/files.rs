@@ -107,7 +107,7 @@ fn a_fenced_write_heeds_a_token_file_replaced_meanwhile() {
                 fs::remove_file(&register).unwrap();
                 fs::write(&register, token).unwrap();
             } else {
-                // This writes through the locked handle, because Windows refuses other handles.
+                // On Windows only the handle that has the lock may write to the file.
                 (&locked).write_all(token.as_bytes()).unwrap();
             }
             drop(locked);

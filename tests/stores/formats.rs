@@ -53,7 +53,7 @@ test_on!(a_client_refuses_redis_with_another_data_format, default_server(), |bin
         .user("reader on >S3CR3T ~* &* +@read +@connection +eval")
         .start();
     keeps_to_the_format(|| LockClient::connect(server.url()), |text| set(&server, text));
-    // One user may neither read nor write the number, and the other may only read it.
+    // The user `locks` may neither read nor write the format number, and `reader` may only read it.
     redis::cmd("DEL").arg(KEY).exec(&mut server.admin()).unwrap();
     let own = LockClient::builder().url(server.url_as("locks", "S3CR3T")).key_prefix("app:").build().unwrap();
     assert!(own.get_lock("a").try_lock().unwrap());
@@ -75,7 +75,7 @@ fn are_empty(servers: &[RedisServer]) {
     }
 }
 
-// If one server refuses, the others stay untouched, since another version may be using them.
+// If one server has another format, the client writes to none, since another version may use them all.
 test_on!(every_servers_data_format_is_read_before_any_is_written, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
@@ -114,7 +114,6 @@ test_on!(a_returning_servers_data_format_is_checked, default_server(), |binary| 
     set(&servers[2], "leasehold format 2");
     proxy.accept();
     seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
-    // The other two of the three servers still serve the Redlock.
     redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
     // At least one of these names belongs to the refused node.
     let kind_of = |number: i32| ring.get_lock(format!("name-{number}")).try_lock().err();
@@ -164,13 +163,13 @@ on_databases!(another_format_number_is_refused, D::start(), |server| {
     let build = || server.options().build();
     let comment = |text: &str| server.execute(&format!("{} '{text}'", D::COMMENT));
     keeps_to_the_format(build, comment);
-    // The refused client has created no table.
+    // The refused client must not create these tables again.
     let beside = || D::TABLES.iter().filter(|table| table.starts_with("leasehold_locks_"));
     beside().for_each(|table| server.execute(&format!("DROP TABLE {table}")));
     comment("leasehold format 2");
     fails(build(), ErrorKind::IncompatibleFormat);
     beside().for_each(|table| server.execute(&format!("CREATE TABLE {table} (a int); DROP TABLE {table}")));
-    // One user may use the table but not write its comment, and an administrator has written a comment.
+    // An administrator's own comment is no format number, and `app` may not replace it: the client works.
     comment("of the shop");
     server.make_user("app", "");
     assert!(server.options_as("app").build().unwrap().get_lock("a").try_lock().unwrap());

@@ -42,8 +42,8 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
             .unwrap();
         });
         assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-        // The next hold has no `max_hold`, and so no note in the store about host, process and thread.
-        // Inspection must not show the last holder's.
+        // A hold without `max_hold` stores no note of its place, and inspection must not show the note of the
+        // hold before.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
         assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");
@@ -54,7 +54,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 #[test]
 fn inspection_of_a_max_hold_shows_times_and_place() {
     let store = MemoryStore::new();
-    // Without directory entries, inspection shows only what the lock's own row or key contains.
+    // Without directory entries, only the lock itself can tell its holder's place.
     let builder = || LockClient::builder().directory(false);
     let open = || builder().build_in_memory(&store).unwrap();
     says_since_when_and_who(&open(), &open());
@@ -65,7 +65,7 @@ fn inspection_of_a_max_hold_shows_times_and_place() {
     assert_eq!(left, [""; 0], "the hold's description outlived the hold");
 }
 
-// A hand-off to a thread of the same client changes the holder: inspection must not show the last one's note.
+// A hand-off changes the holder, so inspection must not show the note of the thread that handed the lock off.
 test_on!(inspection_shows_the_new_holder_after_a_local_hand_off, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
@@ -85,7 +85,7 @@ test_on!(inspection_shows_the_new_holder_after_a_local_hand_off, RedisServer::st
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // If the other thread were still awake, the unlock would be a release and not a hand-off.
+            // If the thread `next` were still awake, the unlock would be a release and not a hand-off.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();
@@ -126,7 +126,7 @@ test_on!(inspection_shows_the_type_of_other_programs_keys, RedisServer::start_de
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
     assert_eq!((seen.fencing_token.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
-    // A Redisson lock with several fields, and a reader whose marker has expired.
+    // A group lock of Redisson, and a read lock with two readers, the first of whom has an expired lease.
     run(
         &mut admin,
         "HSET group v 8a3f0e0e-0000-4000-8000-000000000001:3 v:8a3f0e0e-0000-4000-8000-000000000001:3:lock_count 1 v:8a3f0e0e-0000-4000-8000-000000000001:3:expire_time 99999999999999",
@@ -163,7 +163,7 @@ test_on!(inspect_is_one_request_and_cuts_long_lists, RedisServer::start_default(
     assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
 });
 
-// The contents of a shopping cart or a session are neither shown as a holder, nor in an error, nor deleted.
+// The data stands for a shopping cart and a session. No inspection and no error may show it.
 test_on!(inspection_and_force_unlock_spare_other_programs_data, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -199,7 +199,6 @@ test_on!(inspection_and_force_unlock_spare_other_programs_data, RedisServer::sta
     assert!(client.get_read_write_lock("settings").read().force_unlock().is_err());
     let after: u64 = redis::cmd("DBSIZE").query(&mut admin).unwrap();
     assert_eq!(after, before);
-    // A forced release ends Redisson's lock, and a token lock only if the caller says that it is one.
     run(&mut admin, &format!("HSET java {owner} 1"));
     assert!(client.get_lock("java").force_unlock().unwrap());
     let token = client.get_token_lock("session");
@@ -208,7 +207,7 @@ test_on!(inspection_and_force_unlock_spare_other_programs_data, RedisServer::sta
     assert!(token.holder().unwrap().is_none());
 });
 
-// Any program may own a large key, which must cost neither the server's time nor the shared connection's.
+// Reading a large key whole would delay the server and all users of the shared connection.
 test_on!(inspection_of_another_programs_large_key_stays_short, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -228,7 +227,7 @@ test_on!(inspection_of_another_programs_large_key_stays_short, RedisServer::star
     guard.unlock().unwrap();
 });
 
-// Each level of a reader has its own key, and any program can write a count of a million.
+// Each re-entry of a reader has a key, so a forged count would make inspection read a million keys.
 test_on!(inspection_reads_a_limited_number_of_reader_reentries, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -238,9 +237,9 @@ test_on!(inspection_reads_a_limited_number_of_reader_reentries, RedisServer::sta
     redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut admin).unwrap();
     let seen = client.inspect("forged").unwrap();
     let looks = calls(&mut admin, &["pttl"]);
-    // The script itself runs a few more commands.
+    // The script also reads the expiry of a few other keys.
     assert!((2_000..2_010).contains(&looks), "{looks}");
-    // The remaining readers were not read, so inspection does not show when their leases end.
+    // Beyond the limit, inspection does not know when the readers' leases end.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
 });

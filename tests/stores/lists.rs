@@ -42,7 +42,6 @@ fn listing_many_locks_does_not_block_the_server() {
     let begun = now();
     let mut locks = client.list("lock:*");
     let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
-    // Between the requests of the list, the server serves another client.
     let mut waited = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut waited = Vec::new();
@@ -69,8 +68,8 @@ fn listing_many_locks_does_not_block_the_server() {
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // Half of the keys are no locks. A page covers 500 keys, and a write covers 50 locks or the rest of a
-    // page. A server that grows its table names some keys twice.
+    // Half of the keys are no locks. The client reads pages of 500 keys, and inspects up to 50 locks at once.
+    // SCAN returns some keys twice while the server enlarges its table.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
     type Slow = (i64, i64, i64, Vec<String>, String, String);
@@ -83,7 +82,7 @@ fn listing_many_locks_does_not_block_the_server() {
          with the machine's stalls {with_stalls:?}",
         waited.len(),
     );
-    // The promise is that a SCAN, or 50 reads of locks, blocks the server for at most 5 ms.
+    // The promise is that a SCAN, or 50 inspections, blocks the server for at most 5 ms.
     assert_median(&server, &slow, "scan", 2_500);
     assert_median(&server, &slow, "evalsha", 100);
     assert!(slow.iter().filter(|(_, took)| *took > 5_000).count() < (LOCKS / 100) as usize, "{slow:?}");
@@ -128,7 +127,6 @@ test_on!(a_listing_contains_only_locks, RedisServer::start_default(), |server| {
     token.unlock().unwrap();
 });
 
-// A list finds each kind of lock among similar keys of other programs.
 test_on!(listing_among_other_programs_keys_sends_few_scripts, RedisServer::start_default(), |server| {
     let script = "for n = 1, tonumber(ARGV[1]) do redis.call('set', 'text:' .. n, 'x') redis.call('set', 'count:' .. n, n) \
                   redis.call('hset', 'person:' .. n, 'name', 'ada', 'email', 'ada@example.org') \
@@ -156,7 +154,7 @@ test_on!(listing_among_other_programs_keys_sends_few_scripts, RedisServer::start
     drop(held);
 });
 
-// Without these permissions the client inspects each key to see whether it is a lock.
+// Without GETRANGE and HSCAN the client inspects each key to see whether it is a lock.
 test_on!(lists_work_without_getrange_and_hscan, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).build().unwrap();
     let guard = client.get_lock("held").acquire().unwrap();
@@ -181,7 +179,7 @@ test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::s
     let listed: Vec<_> = client.clients().map(|one| one.unwrap()).collect();
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
-    // 10 s of the entry's lease of 30 s have passed, so all ages in it are 10 s greater.
+    // The entry was written 10 s ago (20 of 30 s are left), so each age in it has grown by 10 s.
     assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
     assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();
@@ -189,7 +187,7 @@ test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::s
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 });
 
-// An entry in the directory of clients names some waiters, and the number of the others.
+// A directory entry names only some waiters, and counts the others.
 test_on!(inspect_counts_waiters_beyond_those_that_entries_name, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients with 312 waiting readers each, among many keys of other programs.

@@ -138,7 +138,7 @@ fn clients_created_and_dropped_while_the_clock_moves_never_hang() {
     let all = Waiter::start(move || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            // If an assertion fails here, this still ends the thread for which the scope waits.
+            // Ends the clock's thread also after a failed assertion; otherwise the scope would wait for ever.
             let _done = crate::support::Raise(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
@@ -149,7 +149,7 @@ fn clients_created_and_dropped_while_the_clock_moves_never_hang() {
                 let client = LockClient::in_memory_with(&store);
                 let guard = client.get_lock("a").acquire().unwrap();
                 drop(client);
-                // The clock may jump over the whole lease during the acquire.
+                // The clock may jump over the whole lease, so the hold may be lost.
                 if let Err(error) = guard.unlock() {
                     assert!(error.is_lost(), "{error}");
                 }
@@ -229,7 +229,7 @@ fn a_multi_lock_releases_its_locks_in_reverse_order() {
     assert_eq!(released(4), ["d", "c", "b", "a"]);
     drop(multi.acquire().unwrap());
     assert_eq!(released(4), ["d", "c", "b", "a"]);
-    // The multi-lock acquires some locks and then finds this one busy.
+    // The multi-lock now acquires `a`, `b` and `c`, and finds `d` busy.
     let held = Holding::take(&rival.get_lock("d"));
     assert!(!multi.try_lock_for(ms(20)).unwrap());
     assert_eq!(released(3), ["c", "b", "a"]);
@@ -250,7 +250,7 @@ fn a_command_timeout_above_the_lease_causes_a_warning() {
         let client = builder.command_timeout(timeout).observer(observer).build().unwrap();
         client.shutdown().unwrap();
         drop(client);
-        // The channel ends when the client is gone.
+        // With the client its observer is gone, so the iteration over the channel ends.
         let told: Vec<String> = told.iter().filter(|text| text.contains("command_timeout")).collect();
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }

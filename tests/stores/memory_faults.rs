@@ -113,7 +113,7 @@ fn a_loss_is_reported_with_its_circumstances() {
     let (clock, store) = place();
     let client = ClientBuilder::default().observer(observer).build_in_memory(&store).unwrap();
     let guard = client.get_lock("a").acquire().unwrap();
-    clock.advance(ms(40_000)); // time for two or more renewals
+    clock.advance(ms(40_000)); // longer than a lease, so the hold was renewed
     store.fail(Fault::Refused);
     clock.advance(ms(31_000));
     let (held, is_abandoned) = losses.recv().unwrap();
@@ -153,14 +153,12 @@ fn an_answer_slower_than_the_timeout_never_arrives() {
     let lock = client.get_lock("a");
     lock.lock().unwrap();
     assert_eq!(client.ping().unwrap().latency, ms(500));
-    // The answers to renewals are 500 ms late too. Renewals do not move the clock: each waits until
-    // `advance` has moved it, and then succeeds, since 500 ms are less than the time-out.
+    // Renewals are answered 500 ms late too, but within the time-out, so the hold lasts.
     clock.advance(ms(120_000));
     assert!(lock.is_held_by_current_thread().unwrap());
     store.slow_down(ms(3_000));
     let error = client.get_lock("b").try_lock().unwrap_err();
     assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown(), "{error}");
-    // From here on no request is answered, so no renewal either.
     let guard = lock.acquire();
     assert!(guard.is_err());
     clock.advance(ms(120_000));
@@ -197,7 +195,7 @@ fn forgetting_a_lock_keeps_the_counter_and_notifies_nobody() {
     assert!(!store.forget("a"));
     let old = client.get_fenced_lock("a").acquire().unwrap();
     assert!(store.forget("a"));
-    assert_eq!(old.state(), HoldState::Held); // the client has not noticed the loss
+    assert_eq!(old.state(), HoldState::Held); // only the next renewal finds the loss
     clock.advance(ms(10_000));
     assert_eq!(old.state(), HoldState::Lost);
     assert!(client.get_fenced_lock("a").acquire().unwrap().fencing_token() > old.fencing_token());
@@ -390,7 +388,7 @@ fn a_failed_condition_call_says_whether_work_ran() {
     store.fail(Fault::Refused);
     let error = condition.notify_one().unwrap_err();
     assert!(error.work_ran() && !error.is_retryable(), "{error}");
-    // The wait failed before it began, so the guard still has the lock and the wait may be repeated.
+    // A wait that fails before it begins has not released the lock, so the caller may repeat the wait.
     let error = condition.wait(&mut guard).unwrap_err();
     assert!(!error.work_ran() && error.is_retryable() && guard.check().is_ok(), "{error}");
     store.heal();

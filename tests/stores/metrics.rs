@@ -107,7 +107,7 @@ fn hand_offs_renewals_and_losses_have_metrics() {
     for (gauge, value) in [("leasehold_waiters{}", 0.0), ("leasehold_subscription_up{}", 1.0)] {
         assert_eq!(recorded.1.of(gauge), value, "{gauge}");
     }
-    // One of the two holds missed a renewal, so it may count as `at_risk`.
+    // One of the two holds missed a renewal and may count as `at_risk`, so only their sum is certain.
     let holds = ["held", "at_risk"].map(|state| recorded.1.of(&format!("leasehold_holds{{state={state}}}")));
     assert_eq!(holds.iter().sum::<f64>(), 2.0, "{holds:?}");
     kept.unlock().unwrap();

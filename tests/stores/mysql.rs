@@ -38,7 +38,7 @@ impl Database for MysqlServer {
         &[("", ErrorKind::InvalidInput), ("/locks?require_ssl=true", ErrorKind::InvalidInput)];
     const ALIAS: &'static str = "mariadb";
     const CONNECT_NEEDS_WRITES: bool = true;
-    // A try sends a query before the request that acquires.
+    // A try begins with a query. If the server does not answer the query, the outcome is known: no grant.
     const A_TRY_IS_ONE_REQUEST: bool = false;
     const END_IDLE_TRANSACTIONS: &'static str = "SET SESSION wait_timeout = 1";
     const REFUSE_FREE_ROWS: &'static str = "
@@ -66,7 +66,7 @@ impl Database for MysqlServer {
         let mut admin = self.admin();
         let others = format!("SELECT id FROM {} = '{user}' AND id <> CONNECTION_ID()", Self::SESSIONS_OF);
         for id in admin.query::<u64, _>(others).unwrap() {
-            admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
+            admin.query_drop(format!("KILL {id}")).ok(); // fails if the session has ended by itself
         }
     }
     fn serving_process(&self) -> u32 {
@@ -76,7 +76,7 @@ impl Database for MysqlServer {
         let settings = ["timeout = 600000", "wait_no_slave = 1", &format!("enabled = {awaits}")];
         let set = |setting| self.admin().query_drop(format!("SET GLOBAL rpl_semi_sync_master_{setting}"));
         let [timeout, others @ ..] = settings;
-        let can_wait = set(timeout).is_ok(); // the server has the plugin
+        let can_wait = set(timeout).is_ok(); // fails if the server lacks the plugin for replicas
         others.into_iter().filter(|_| can_wait).for_each(|setting| set(setting).unwrap());
         can_wait
     }
@@ -130,8 +130,8 @@ impl Database for MysqlServer {
     }
 }
 
-// The server may grant the lock after the client's time-out. So the outcome is unknown, and the client undoes
-// the grant. (PostgreSQL ends the statement itself, so there the outcome is known.)
+// The server may grant the lock after the client's time-out, so the client must undo the grant. (PostgreSQL
+// ends the statement itself.)
 test_on!(an_unanswered_grant_is_undone, MysqlServer::shared(), |server| {
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let lock = client.get_lock(fresh("late"));
@@ -171,7 +171,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, MysqlServer::shared(), |s
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    // This statement reads several ids at once.
+    // This statement reads two ids, so its plan may read two rows.
     let text = statement("mysql", "poller_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
@@ -179,7 +179,8 @@ test_on!(every_statement_finds_its_row_by_primary_key, MysqlServer::shared(), |s
     assert_eq!(plan.get::<Option<u64>, _>("rows").unwrap(), Some(2));
 });
 
-// If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
+// If tries waited for the row, the polls of many clients would queue there and burden the server's deadlock
+// search.
 test_on!(a_try_waits_for_no_row_lock, MysqlServer::shared(), |server| {
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
@@ -195,7 +196,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
     matches!(held.state(), HoldState::AtRisk { .. })
 }
 
-// A failed renewal loses no session lock: the server keeps the lock, and the session continues.
+// A failed renewal loses no session lock, because the session lives on and keeps the lock.
 test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
     let lease = ms(12_000);
     let options = || LockClient::builder().url(server.url()).session_locks();
@@ -204,7 +205,6 @@ test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
     let held: Vec<_> =
         ["a", "b", "c"].iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     server.signal("STOP");
-    // Renewals fail until every hold is at risk.
     assert!(eventually(LONG, || held.iter().all(|held| held.state() != HoldState::Held)));
     assert!(held.iter().all(is_at_risk), "{held:?}");
     server.signal("CONT");
@@ -216,7 +216,7 @@ test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
     }
 });
 
-// A ping would keep the session alive too, but only for the limit that it had at first.
+// A ping would keep the session alive only within its first idle limit, so longer leases need a new limit.
 test_on!(renewals_and_reentries_set_the_idle_limit, MysqlServer::shared(), |server| {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
@@ -226,7 +226,6 @@ test_on!(renewals_and_reentries_set_the_idle_limit, MysqlServer::shared(), |serv
         }
         Act::Pass
     });
-    // How often the client has set this idle limit.
     let idle_limits_set = |seconds: u32| {
         let asked = String::from_utf8_lossy(&asked.lock()).into_owned();
         asked.matches(&format!("SET SESSION wait_timeout = {seconds}")).count()
@@ -274,7 +273,7 @@ test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, MysqlServer::shared
     rival.get_lock(&kept).unlock().unwrap();
 });
 
-// With this setting of the server, a wait that times out ends the whole transaction.
+// With `innodb-rollback-on-timeout`, a wait that times out ends the whole transaction.
 #[test]
 fn a_wait_that_ends_the_transaction_loses_its_locks() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };

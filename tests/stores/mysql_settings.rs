@@ -58,7 +58,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
         admin.query_drop(format!("SET GLOBAL completion_type = {value}")).unwrap();
         uses(&url);
     }
-    // Some servers lack some of these settings.
+    // Errors are ignored, because some servers lack some of these settings.
     let settings = "\
         autocommit = 0; time_zone = '+05:45'; sql_auto_is_null = 1; max_statement_time = 0.001; \
         max_execution_time = 1; lock_wait_timeout = 1; innodb_lock_wait_timeout = 0; \
@@ -79,13 +79,13 @@ fn locks_do_not_depend_on_the_servers_settings() {
     fails(at(&url).build().and_then(|client| client.get_lock("a").try_lock()), ErrorKind::ReadOnly);
 }
 
-// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
+// A limit of 0 has the effect of other sessions that use up all prepared statements.
 test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     let lease = ms(1_500);
     let client = connected(|| at(&server.url()).lease(lease).build());
     let other = client.get_lock("other");
-    // After some requests a connection prepares its statements.
+    // After some requests a connection prepares its statements, which then stay prepared.
     (0..20).for_each(|_| other.acquire().unwrap().unlock().unwrap());
     let begun = now();
     let held = client.get_lock("held").acquire().unwrap();
@@ -97,7 +97,7 @@ test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |s
     uses(&server.url());
 });
 
-// A lock must work whatever characters of host and thread names the columns can store.
+// The column `thread` cannot store this thread's name, and the lock must work nevertheless.
 test_on!(any_thread_name_can_take_a_lock, MysqlServer::shared(), |server| {
     let build = || server.options().table("latin").build().unwrap();
     build();
@@ -126,7 +126,7 @@ test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), 
     locked.query_drop("UNLOCK TABLES").unwrap();
 });
 
-// Only servers that distinguish upper and lower case, as on Linux, can have both tables.
+// On Linux the server distinguishes upper and lower case in table names, so both tables can exist.
 test_on!(a_table_name_differing_only_in_case_is_reported, MysqlServer::start(), |server| {
     at(&server.url()).build().unwrap();
     let seen = Seen::default();

@@ -110,7 +110,7 @@ impl Database for PostgresServer {
             let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
             let lock = names.lock(&mut transaction, name, LONG);
             if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-                // Another transaction made the row after this one's first read: the caller must repeat.
+                // Another transaction made the row after the first read of this transaction: the caller must repeat.
                 return Ok(false);
             }
             let _lock = lock.unwrap().unwrap();
@@ -139,8 +139,8 @@ impl Database for PostgresServer {
     }
 }
 
-// A client removes other clients' expired entries from the directory of clients, and writes its own entry
-// even if a transaction has locked an expired one.
+// A transaction has locked the killed client's expired entry. A client that would remove this entry must not
+// wait for it before writing its own.
 test_on!(a_killed_clients_locked_entry_blocks_no_other_directory_entry, PostgresServer::shared(), |server| {
     let client = server.options().table("kept_out").build().unwrap();
     let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
@@ -179,7 +179,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(),
         ("is_queue_full", name.to_owned()),
         ("recall", format!("{name}, 'c'")),
         ("check_cached", "'61', 'false', 'o', 'c'".to_owned()),
-        // Statements that run in the caller's transaction.
+        // The empty name means the statement for a lock in the caller's transaction, which is in no file.
         ("", name.to_owned()),
     ] {
         let text = match statement {
@@ -187,7 +187,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(),
             name => crate::statement("postgres", name),
         };
         let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
-        // Both plans are checked: the plan for these values, and the generic plan.
+        // The server chooses by itself between a plan for the values and a generic plan.
         for mode in ["force_custom_plan", "force_generic_plan"] {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
@@ -199,7 +199,6 @@ test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(),
     }
 });
 
-// All sessions end while clients hold and await locks. The rows stay, and wake-ups work again.
 test_on!(terminated_backends_are_replaced, PostgresServer::start(), |server| {
     let (client, rival) = (server.client(), server.client());
     let held = client.get_lock("held").acquire().unwrap();
@@ -250,8 +249,8 @@ fn listeners(admin: &mut Client) -> i64 {
     admin.query_one(text, &[]).unwrap().get(0)
 }
 
-// The server did not prepare the statement in time. The outcome is known, since no statement ran, but the
-// client drops the silent connection.
+// The server did not even prepare the statement, so the outcome is known. Yet the client must not use the
+// silent connection again.
 test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(), |server| {
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
@@ -267,8 +266,8 @@ test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(
     assert!(worked, "another connection did not work");
 });
 
-// The client refuses a pooler of transactions or statements when it connects. Otherwise calls would fail
-// later, depending on the pooler's sessions.
+// The client must refuse such a pooler when it connects. Otherwise calls would fail later, depending on which
+// of the pooler's sessions they get.
 test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start(), |server| {
     server.client();
     for mode in ["transaction", "statement", "session"] {
@@ -313,7 +312,7 @@ test_on!(releasing_a_session_lock_wakes_its_waiter, PostgresServer::shared(), |s
         let took = waiter.join().unwrap().duration_since(before);
         assert!(took < ms(1_000) + stalled_since(before), "{took:?}");
     });
-    // The waiter's thread has ended, and its session ends with the lease.
+    // The waiter's thread has ended without a release, so the server ends its session after the lease.
     assert!(lock.try_lock_for(LEASE + LONG).unwrap());
     lock.unlock().unwrap();
 });
@@ -322,7 +321,7 @@ test_on!(releasing_a_session_lock_wakes_its_waiter, PostgresServer::shared(), |s
 test_on!(a_server_ended_session_is_noticed_at_once, PostgresServer::shared(), |server| {
     let mut admin = server.admin();
     for round in 0..3 {
-        // A separate connection, because a client checks its sessions at most once a second.
+        // A new client for each round, because a client checks its sessions at most once a second.
         let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
         let held = client.get_lock(fresh("ended")).acquire().unwrap();
         let lock = client.get_lock(fresh("other"));
@@ -331,7 +330,7 @@ test_on!(a_server_ended_session_is_noticed_at_once, PostgresServer::shared(), |s
         let end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = $1";
         let rows = admin.query(end, &[&format!("leasehold {}", held.owner())]).unwrap();
         assert_eq!(rows.len(), 1);
-        // The server needs some time to end the session.
+        // The query above waited for the end of the session, so the time begins here.
         let ended = now();
         assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
         let (took, stalled) = (ended.elapsed(), stalled_since(ended));
@@ -347,8 +346,7 @@ test_on!(a_server_ended_session_is_noticed_at_once, PostgresServer::shared(), |s
     }
 });
 
-// The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
-// dropped, and aborts the process if the task unwinds.
+// Inside a task tokio panics when a second runtime, such as the driver's own, runs or is dropped.
 test_on!(every_call_works_inside_a_task, PostgresServer::shared(), |server| {
     let (outside, url) = (server.client(), server.url());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -47,11 +47,11 @@ fn await_checks(admin: &mut Client) {
 
 test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |server| {
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
-    // Each part has a lock of its own, because a lock that is recalled twice within 100 ms is not cached for a second.
-    // These calls use each statement that acquires a lock.
+    // Together these two calls use every statement that acquires a lock.
     let tries = |theirs: &RedisLock| theirs.try_lock().unwrap();
     let waits = |theirs: &RedisLock| theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn(&RedisLock) -> bool + Sync), &waits] {
+        // A new lock each time, because one that is recalled twice within 100 ms is not cached for a second.
         let kept = cached_by(&keeps, "row", &mut admin);
         let (name, theirs) = (kept.name(), plain.get_lock(kept.name()));
         kept.lock().unwrap();
@@ -94,13 +94,12 @@ test_on!(a_cached_locks_holder_is_recalled_once_for_many_waiters, PostgresServer
     assert_eq!(told.unwrap(), ["recall"]);
 });
 
-// The queued client has a version without recalls, or died before it sent one.
+// A queued client may have a version without recalls, or have died before it sent one.
 test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = cached_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
-    // A client that sends no recall stands in the queue. It was last seen a minute in the future, so it counts as
-    // alive even on a busy machine.
+    // Last seen a minute in the future, the client `silent` counts as alive even on a busy machine.
     stand(&mut admin, lock.name(), "silent", "-1 minute");
     await_checks(&mut admin);
     lock.unlock().unwrap();
@@ -119,7 +118,8 @@ test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServe
     lock.unlock().unwrap();
     // After half a second without use, the client may have released the lock.
     assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "the lock was released too early");
-    // The test removes the holder's channel from the row, as a recall does, but the client gets no message.
+    // A recall removes the holder's channel from the row and sends a message. The test only removes the channel,
+    // so only a check can find the recall.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
@@ -139,7 +139,6 @@ test_on!(a_client_that_loses_its_listening_session_frees_cached_locks, PostgresS
     use_until_held(&lock, &mut admin);
 });
 
-// A row that another transaction has locked does not keep the client from its other cached locks.
 test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |server| {
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();

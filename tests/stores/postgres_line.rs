@@ -53,12 +53,10 @@ pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 
 #[test]
 fn a_release_wakes_exactly_one_waiting_client() {
-    // The server logs each statement. The last statement of a session would not suffice, because the same
-    // sessions also write the entry in the directory of clients.
+    // Only the log shows all statements: the sessions that release locks also write directory entries.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());
-    // Without waiters a release is a single statement.
     let held = holder.get_lock(&name).acquire().unwrap();
     let before = server.log().len();
     held.unlock().unwrap();
@@ -87,7 +85,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
     assert_eq!(line(&mut admin, &name), [], "clients are left in the queue");
 }
 
-// A notified client that has stopped does not come. A client without recent requests is skipped.
+// A client `dead-…` is notified but has stopped. The client `silent` is skipped, as it last asked 10 s ago.
 test_on!(a_notified_client_that_stays_away_delays_nobody, shared(), |server| {
     watch_for_stalls();
     let name = fresh("dead");
@@ -114,7 +112,7 @@ test_on!(a_notified_client_that_stays_away_delays_nobody, shared(), |server| {
     }
 });
 
-// The next waiting client, or a sweep, removes the places of killed clients.
+// Killed clients cannot leave the queue, so the next waiting client or a sweep removes their rows.
 test_on!(clients_that_stop_waiting_leave_no_queue_row, PostgresServer::start(), |server| {
     let name = fresh("left");
     let holder = server.client();
@@ -271,7 +269,7 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     for client in ["d", "c", "b"] {
         assert_eq!(ask(&mut admin, &name, client), (false, None, false), "{client}");
     }
-    // `seen` lies in the future, so that no client counts as gone on a busy machine.
+    // With `seen` in the future, no client counts as gone on a busy machine.
     let asked_lately = |admin: &mut Client| {
         let text = "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256($1)";
         assert!(admin.execute(text, &[&name.as_bytes()]).unwrap() > 0);
@@ -281,7 +279,7 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_eq!(version(&mut admin, &name), before, "the waiter wrote instead of only reading");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
-    // This client was notified but finds the lock held, so it is first in the queue again.
+    // The client `d` was notified but finds the lock held, so it becomes first in the queue again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
@@ -289,14 +287,13 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     for client in ["d", "c"] {
         assert_eq!(tell(&mut admin, &name).as_deref(), Some(client));
     }
-    // A client that leaves says whether it was notified, so that the next client can be notified instead.
+    // The statement returns whether the leaving client was notified; if so, the next client must be.
     for (client, was_told) in [("c", true), ("b", false)] {
         let gone =
             admin.query(&statement("postgres", "leave_wait_queue"), &[&name.as_bytes(), &client]).unwrap();
         assert_eq!(gone[0].get::<_, bool>(0), was_told, "{client}");
     }
     assert_eq!(tell(&mut admin, &name), None);
-    // A grant removes its client from the queue.
     leave(&mut admin, &name, "a");
     assert!(ask(&mut admin, &name, "d").0);
     assert_eq!(line(&mut admin, &name), []);
@@ -334,7 +331,7 @@ test_on!(a_reservation_lasts_as_long_as_the_waiting_client_requested, shared(), 
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
     let mut time =
         |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
-    // `seen` lies in the future, so that the client does not count as gone on a busy machine.
+    // With `seen` in the future, the client does not count as gone on a busy machine.
     time(
         "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
         RETURNING seen",
@@ -350,7 +347,7 @@ test_on!(a_reservation_lasts_as_long_as_the_waiting_client_requested, shared(), 
 test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
-    // The release is one statement, or two if the client's last release notified another client.
+    // A release is one statement, or two if the client's last release notified somebody. The rounds try both.
     for waiter in ["b", "c"] {
         let held = client.get_lock(&name).acquire().unwrap();
         joining.batch_execute("BEGIN").unwrap();
@@ -403,7 +400,6 @@ test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {
     other.batch_execute("COMMIT").unwrap();
 });
 
-// An administrator revokes permissions or drops the table while clients run.
 test_on!(locks_are_released_without_the_queues_table, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     let watcher = server.client();

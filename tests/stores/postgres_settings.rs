@@ -85,7 +85,6 @@ test_on!(no_second_table_is_created_beside_another_schemas, PostgresServer::shar
     NameTable::default().create(&mut one).unwrap();
     NameTable::default().create(&mut one).unwrap();
     fails(NameTable::default().create(&mut other), ErrorKind::InvalidInput);
-    // A table's name may be a reserved word.
     at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
 });
 
@@ -241,7 +240,7 @@ test_on!(a_pooler_that_leaves_transactions_open_is_refused, PostgresServer::shar
     }
 });
 
-// The error comes from a pooler, and its code is one that no server uses.
+// The error comes from a pooler, and its code does not tell whether the server carried out the request.
 test_on!(a_session_ending_error_leaves_the_outcome_unknown, PostgresServer::shared(), |server| {
     server.admin();
     for code in ["XX999", "08P01"] {
@@ -300,7 +299,7 @@ test_on!(a_release_succeeds_with_a_full_notification_queue, PostgresServer::shar
             held.unlock().unwrap();
             assert!(is_free(&rival.get_lock("a")).unwrap());
         }
-        // A waiter exists, but no message can wake it.
+        // A waiter exists, but the release cannot send the message that would wake it.
         let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter =

@@ -37,7 +37,7 @@ on!([
     sessions_mysql: running::mysql;
     sqlite: running::sqlite;
     etcd: running::etcd;
-    // ZooKeeper checks once a tick whether sessions have ended, so the ticks are short.
+    // ZooKeeper looks for ended sessions once a tick, so short ticks free a killed holder's lock soon.
     zookeeper: || running::zookeeper_with(Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 });
 ] (four_processes_incrementing_under_the_lock_lose_no_increment, a_killed_holder_frees_the_lock_within_its_lease));
 

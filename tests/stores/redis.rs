@@ -4,7 +4,6 @@ use leasehold::fencing;
 
 use crate::support::prelude::*;
 
-// If the server is down when the program starts, the first use fails and later uses work.
 test_on!(a_lazy_client_may_start_before_its_server, RedisServer::start_default(), |mut server| {
     server.kill();
     let quick = LockClient::builder().url(server.url()).retry_timeout(Duration::ZERO);
@@ -47,7 +46,6 @@ fn threads_that_find_no_server_fail_together() {
     assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
 }
 
-// Runs the documented script for fenced writes.
 test_on!(redis_refuses_a_write_with_an_older_token, RedisServer::start_default(), |server| {
     let lock = LockClient::connect(server.url()).unwrap().get_fenced_lock("stock");
     let fence = || lock.acquire().unwrap().fencing_token().unwrap().get().to_string();
@@ -67,7 +65,7 @@ test_on!(redis_refuses_a_write_with_an_older_token, RedisServer::start_default()
     assert!(write(&newer, "c"));
     assert!(!write(&older, "d"), "a late write was accepted");
     assert!(write(&newer, "e"));
-    // The script compares tokens as numbers and not as texts.
+    // As texts, "9" would be greater than the longer tokens; the script must compare numbers.
     assert!(!write("9", "f"));
     assert!(write(&format!("1{newer}"), "g"));
     assert!(!write(&newer, "h"));

@@ -104,8 +104,8 @@ impl Refusing<'_> {
     }
 }
 
-// One user may only read. The second lacks a single right, also when its client was connected before the
-// loss. The third has no right to the directory of clients, which no lock needs.
+// Each user `without_…` loses one right, before or after its client connects. The user `unlisted` has no
+// right to the directory of clients, which no lock needs.
 on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
     let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|_| () };
     let as_user = |user: &str| server.options_as(user).build();
@@ -131,7 +131,7 @@ on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
     assert!(store.refused("the directory", || as_user("unlisted")).is_empty());
 });
 
-// A user who only reads needs no wait queue, with or without rights to its table.
+// The last user may only read locks, and so needs no wait queue.
 test_on!(a_client_without_the_queues_table_is_refused, PostgresServer::start(), |server| {
     let few = || server.options_as("few").build();
     let words = "public.leasehold_locks_wait_queue";
@@ -180,7 +180,7 @@ fn missing_rights_are_refused_in_words_on_sqlite() {
     assert_eq!(left, [FILES[0]], "files were left behind");
     let said = other_process(&owner, "take", &url);
     assert!(said.contains("took Ok(true)"), "{said}");
-    // Another user left these files, and this user may not write them. The error names them.
+    // The database's owner may not write these files, which another user left, so the error must name them.
     for name in &FILES[1..] {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
@@ -201,7 +201,7 @@ fn on_redis() -> [Vec<&'static str>; 2] {
 
 #[test]
 fn missing_rights_are_refused_in_words_on_redis() {
-    // These commands are for some answers only, for the wait queue, or for operations not tested here.
+    // A user without one of these commands may succeed with all calls that this test makes.
     const OPTIONAL: &str = "hkeys publish subscribe unsubscribe hget hdel zadd zcard zpopmin zrange zrem";
     let optional = |right: &str| OPTIONAL.split(' ').any(|command| command == &right[1..]);
     alone(|| {
@@ -223,7 +223,7 @@ fn missing_rights_are_refused_in_words_on_redis() {
             words: "permission denied by the server's ACL",
             check: &check,
         };
-        // The time-out is long, because this test judges refusals; other tests measure their times.
+        // The long time-out keeps a busy machine from turning refusals into time-outs.
         let user = || options().username("locks").password("S3CR3T").client_name("leasehold");
         let user = || user().lease(ms(6_000)).command_timeout(LONG).build();
         let [commands, patterns] = on_redis();

@@ -34,12 +34,12 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
         client.get_lock("copied").acquire_owned().unwrap(),
         client.get_lock("gone").acquire_owned().unwrap(),
     );
-    // Only the old master has this row, because its owner already uses the new one. There the lock is free, so
-    // after the switchover the waiter must not wait for the row's minute.
+    // Only the old master has this row. On the new master the lock is free, so after the switchover the waiter
+    // must not wait for the end of the row's minute.
     add_row(&old, "foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));
-        // The threads use all connections of the pool, each of which the client must replace.
+        // The threads use all connections of the pool, so the client must replace each of them.
         let users: Vec<_> = (0..6)
             .map(|number| {
                 let client = &client;
@@ -67,14 +67,14 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
         let late = granted.saturating_duration_since(start);
         assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
     });
-    // The new master has the row now, and the hold is renewed there.
+    // The hold `copied` has a row on the new master, so it is renewed there.
     throughout(RENEWED + ms(1_000), || copied.check().is_ok());
     copied.unlock().unwrap();
     assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
     assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
 });
 
-// A session lock writes nothing that the old master would refuse, and the new one does not know the lock.
+// Session locks write nothing, so the old master refuses nothing; only a renewal notices the switchover.
 on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(old, new, relay)| {
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
@@ -85,7 +85,7 @@ on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(o
     relay.lead_to(new.port());
     old.set_read_only(true);
     let start = now();
-    // The old master grants the lock to nobody any more, and the new master grants it soon.
+    // The old master must grant the lock to nobody, and the new master must grant it soon.
     comes_within(start, ms(1_000), "the rival's grant", || {
         rival.get_lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
     });
@@ -100,7 +100,6 @@ on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(o
     assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
 });
 
-// The client's only connection serves requests, renewals and the directory.
 on_databases!(a_user_with_one_connection_loses_no_hold, D::start(), |server| {
     server.make_user("one", D::WITH_ONE_CONNECTION);
     for is_session in [false, true] {
@@ -112,7 +111,6 @@ on_databases!(a_user_with_one_connection_loses_no_hold, D::start(), |server| {
         let held = client.get_lock(fresh("held")).acquire_owned().unwrap();
         throughout(RENEWED + ms(1_500), || held.check().is_ok());
         if !is_session {
-            // Two threads use the only connection in turn.
             std::thread::scope(|scope| {
                 for name in ["a", "b"] {
                     let client = &client;
@@ -129,7 +127,7 @@ on_databases!(a_user_with_one_connection_loses_no_hold, D::start(), |server| {
     }
 });
 
-// The server has not noticed that the connection is cut, and keeps the session's lock.
+// The server does not notice that the connection is cut, so it keeps the session's lock.
 on_databases!(a_cut_sessions_unlock_succeeds_only_after_the_server_confirms, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
@@ -151,7 +149,7 @@ on_databases!(a_cut_sessions_unlock_succeeds_only_after_the_server_confirms, D::
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 });
 
-// With 150 ms for each round trip, building a client takes less than half of its time-out.
+// 16 round trips of 150 ms each take less than half of the time in which a client must be built.
 on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     server.make_user("app", "");
     // The number of round trips: how often the client sent something after an answer, or at first.
@@ -175,8 +173,8 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// With a lease of 3 s, a write of the entry has less time than the driver waits for an answer. Even so the
-// client opens no connection for each write.
+// With a lease of 3 s, a write of the entry has less time than the driver's time-out. Even so the client must
+// not open a connection for each write.
 on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
@@ -192,8 +190,7 @@ on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start
     assert!(made <= 2, "{made} connections for five entries");
 });
 
-// The write of the entry in the directory of clients and the renewals use one connection; the holds are
-// renewed at different times.
+// Directory entries and renewals use the same connection, so a write that waits could delay renewals.
 on_databases!(a_locked_directory_row_delays_no_renewal, D::start(), |server| {
     let client = server.options().lease(ms(3_000)).build().unwrap();
     let begun = now();

@@ -26,8 +26,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
-    // The password is changed again and again, because a renewal may be opening a session that no change
-    // ends.
+    // Changed repeatedly, because a renewal may just be opening a session, which outlives a change.
     let is_refused = || {
         change("second");
         locks().is_err_and(|error| error.kind() == ErrorKind::Authentication)
@@ -37,7 +36,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
     change("third");
     says("third");
-    // A request over a connection that breaks has an unknown outcome, but no request is refused.
+    // Requests may fail because their connections end, but none may be refused for the password.
     assert!(eventually(LONG, || {
         let outcome = locks();
         let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);
@@ -178,14 +177,14 @@ fn rotations_are_followed(
             scope.spawn(move || work(client, cycles));
         }
         for round in 1..=times {
-            // The provider answers only after the server has the new password.
+            // The provider waits for this mutex, so it returns no password that the server does not have yet.
             let mut current = password.lock();
             let new = format!("{SECRET}-{round}");
             rotate(&current, &new);
             *current = new;
             drop(current);
-            // Each client completes a cycle between two rotations. Otherwise the second rotation could come
-            // before the login with the first one's password.
+            // Without a cycle between two rotations, the second could come before a client has logged in with
+            // the first rotation's password.
             let before = cycles.each_ref().map(|cycles| cycles.load(Ordering::SeqCst));
             let go_on = || cycles.iter().zip(before).all(|(now, then)| now.load(Ordering::SeqCst) > then + 1);
             assert!(eventually(LONG, go_on), "after rotation {round}: {}", said.lock());

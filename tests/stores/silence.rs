@@ -66,7 +66,7 @@ fn a_silent_first_host_does_not_hide_the_second() {
         let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
         let place = (Ipv4Addr::new(127, 0, 0, 2), server.port());
         let _listener = TcpListener::bind(place).unwrap();
-        // This fills the listener's queue, so that it answers no further connect.
+        // These connections fill the listener's queue, so the system answers no further attempt to connect.
         let connect = || TcpStream::connect_timeout(&place.into(), ms(100)).ok();
         let _full: Vec<TcpStream> = std::iter::from_fn(connect).collect();
         let hosts = format!("{}:{},127.0.0.1:{}", place.0, place.1, place.1);

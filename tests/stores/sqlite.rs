@@ -88,7 +88,6 @@ fn the_error_for_a_missing_table_gives_the_remedy() {
     assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Unreachable, "no file");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE other (a)").unwrap();
     fails_saying(LockClient::connect(&url), ErrorKind::Unsupported, "create_schema");
-    // The locks of another table are different locks.
     let own = || LockClient::builder().url(&url).table("own_locks");
     let one = own().create_schema(true).build().unwrap();
     own().build().unwrap();
@@ -242,7 +241,6 @@ fn many_clients_can_create_the_file_at_once() {
                 scope.spawn(|| {
                     start.wait();
                     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-                    // No file was deleted, so no error may report a deletion.
                     client.get_lock("a").try_lock().unwrap();
                 });
             }
@@ -279,7 +277,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     let linked = programs::in_memory();
     let link = linked.path().join("link.db");
     let lead_to = |file: &File| {
-        std::fs::remove_file(&link).ok(); // at first the link does not exist
+        std::fs::remove_file(&link).ok(); // fails the first time, when there is no link yet
         std::os::unix::fs::symlink(file.0.path().join(FILES[0]), &link).unwrap();
     };
     lead_to(&file);
@@ -357,7 +355,7 @@ fn a_replaced_file_never_allows_two_holders() {
 fn a_replaced_file_is_noticed_at_once() {
     for is_replaced in [false, true] {
         let file = File::new();
-        // No renewal is due for long, so none notices the change.
+        // With this lease no renewal is due during the test, so none can notice the change.
         let client = file.options().lease(ms(60_000)).retry_timeout(ms(300)).build().unwrap();
         let held = client.get_lock("a").acquire().unwrap();
         let lost = held.lost();
@@ -367,7 +365,7 @@ fn a_replaced_file_is_noticed_at_once() {
             // Another thread tries, because a thread that lost a hold goes on under another owner number.
             assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
         }
-        // Creating a file takes as long as the disk needs, which the promised time does not include.
+        // The promised time excludes the creation of the file above, so it begins here.
         let start = now();
         let loss = lost.recv_timeout(ms(20_000)).unwrap();
         assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
@@ -380,7 +378,7 @@ fn a_replaced_file_is_noticed_at_once() {
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());
             drop(file.client());
-            // Creating a file may take longer than this client's retry time-out.
+            // The new file may appear only after this client's retry time-out, so the test repeats the try.
             assert!(
                 eventually(LONG, || client.get_lock("a").try_lock().is_ok_and(|taken| taken)),
                 "the lock is not in the new file"
@@ -463,7 +461,7 @@ fn a_deleted_write_ahead_log_never_allows_two_holders() {
     {
         let case = format!("{deleted:?}, another process: {is_elsewhere}");
         let file = File::new();
-        // The checkpoint moves the table from the log into the file.
+        // The checkpoint moves the table from the log into the file, so that it survives the log's deletion.
         file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
         let first = file.options().lease(ms(60_000)).build().unwrap();
         let held = first.get_lock("a").acquire().unwrap();

@@ -42,7 +42,6 @@ impl Secured {
         assert!(!lock.try_lock().unwrap());
         let waiter =
             Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
-        // Meanwhile the hold is renewed over TLS.
         throughout(ms(3_500), || guard.check().map(|()| true).unwrap());
         let fence = guard.fencing_token();
         guard.unlock().unwrap();
@@ -114,7 +113,6 @@ on_databases!(databases_work_over_tls_and_impostors_are_refused, D::start_tls(),
     client.get_lock("seen").lock().unwrap();
     let seen = server.ask(D::COUNT_TLS)[0].last().unwrap().parse::<u64>().unwrap();
     assert!(seen > 0, "the server sees TLS");
-    // Session locks use connections of their own.
     let sessions = secured.builder().session_locks().build().unwrap();
     let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
@@ -157,7 +155,7 @@ test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server|
         ("127.0.0.2", elsewhere, format!("sslmode=require&sslrootcert={ca}"), true),
         ("127.0.0.2", elsewhere, format!("sslmode=verify-ca&sslrootcert={ca}"), true),
         ("localhost", server.port(), format!("sslmode=verify-full&sslrootcert={ca}"), true),
-        // A URL that names authorities makes the client check certificates by them.
+        // Authorities in the URL make the client check certificates even without `sslmode`.
         ("localhost", server.port(), format!("sslrootcert={ca}"), true),
     ] {
         let name = crate::support::fresh("mode");
@@ -194,7 +192,7 @@ test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server|
         assert!(!error.is_retryable(), "{query}");
     }
     at("localhost", plain.port(), "sslmode=prefer").build().unwrap().get_lock("plain").lock().unwrap();
-    // The files of a client that needs a certificate.
+    // The URL can also name the files of a client's certificate and key.
     server.make_user("client", "");
     let (certificate, key) = certificates.client();
     let query = format!("sslrootcert={ca}&sslcert={}&sslkey={}", file(certificate), file(key));

@@ -48,7 +48,7 @@ fn kept() -> &'static Kept {
     let is_first = KEPT.get().is_none();
     let kept = KEPT.get_or_init(Kept::default);
     if is_first {
-        // another test may have set it first
+        // fails if another test's thread was faster
         drop(tracing::subscriber::set_global_default(Keeps(AtomicU64::new(0))));
     }
     kept

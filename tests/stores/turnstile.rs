@@ -64,13 +64,12 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // A busy machine slows the poller and not the others, which also poll at both ends of the span and write
-    // entries in the directory of clients. Together they must still poll less often than the poller.
+    // The other clients poll at both ends of the span, and write directory entries. Their requests must be
+    // fewer than the poller's, or than `seldom` if a busy machine slowed the poller.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
     assert!(others < seen[0].1.max(seldom), "{others} beside {seen:?} in {span:?}");
-    // The poller's connection ends. A client becomes the poller, and all get the lock.
     admin.query_drop(format!("KILL {first}")).unwrap();
     assert!(eventually(LONG, || front(&mut admin, &name).is_some_and(|front| front != first)));
     held.unlock().unwrap();
@@ -80,7 +79,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "clients are left in the queue");
 });
 
-// The poller's connection stays open, because it polls for another name too.
+// The poller keeps its connection, since it polls for another name too. So only a request can pass its turn on.
 test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();
@@ -141,8 +140,7 @@ test_on!(a_waiting_mysql_client_acquires_within_20_ms_of_release, MysqlServer::s
     assert!(took <= ms(20), "{took:?}");
 });
 
-// A frozen client or another program may have the lock that makes a client the poller. The other waiters then
-// poll as usual.
+// A frozen client or another program may hold the server lock that makes a client the poller.
 test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();
@@ -164,7 +162,8 @@ test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, Mysql
     assert_eq!(front(&mut admin, &name), stuck);
 });
 
-// One user has no spare connection for polling. One client, like earlier versions, never becomes the poller.
+// The client `few` has no spare connection for polling. The client `without`, like earlier versions, never
+// becomes the poller.
 test_on!(waiters_that_cannot_take_the_polling_turn_are_served, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");
@@ -201,7 +200,6 @@ test_on!(a_client_that_shuts_down_gives_up_its_polling_turn, MysqlServer::start(
         assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
     });
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()));
-    // Waits of the poller and of other clients end at their time limit.
     let (front_one, other) = (server.client(), server.client());
     std::thread::scope(|scope| {
         for client in [&front_one, &other] {

@@ -132,7 +132,6 @@ test_on!(old_and_new_versions_coexist_on_redis, default_server(), |binary| {
     });
 });
 
-// Each round uses another path.
 test_on!(old_and_new_versions_coexist_on_etcd_and_zookeeper, Etcd::start(), |etcd| {
     exclude_each_other("etcd", || at(format!("{}/{}", etcd.url(), fresh("versions"))));
     let Some(zookeeper) = ZooKeeper::start(CALM) else { return };

@@ -48,7 +48,7 @@ fn a_long_outage_ends_holds_in_time() {
 /// When the server returns, the session continues with all nodes that no client has deleted.
 #[test]
 fn a_lost_hold_is_freed_when_the_server_returns() {
-    // Long enough for the client to begin, without the server, to clean up the unanswered renewal.
+    // Long enough for the client to begin the clean-up of its unanswered renewal while the server is away.
     ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
 }
 
@@ -74,7 +74,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     for (name, guard) in [("away", renewed), ("leased", leased)] {
         let held = Holding::take(&other.get_lock(name));
         assert!(guard.unlock().unwrap_err().is_lost());
-        // An answer may exceed this client's time-out, so this repeats.
+        // The test repeats the try, because an answer may come later than this client's short time-out.
         comes_true_within(LONG, || one.get_lock(name).try_lock().is_ok_and(|taken| !taken));
         held.release();
         comes_true_within(LONG, || one.get_lock(name).try_lock().unwrap_or(false));
@@ -84,7 +84,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
-    // This client has an entry in the directory. The thread that renews also writes the entry, and waits.
+    // The renewing thread also writes the directory entry, and waits for the server meanwhile.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.get_lock("hung").acquire().unwrap();
@@ -126,7 +126,7 @@ test_on!(a_timed_wait_ends_in_time_when_the_server_hangs, ZooKeeper::start(CALM)
 test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3, CALM), |mut servers| {
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("zk://{}/app", hosts.join(","));
-    // An election takes long on a busy machine.
+    // The command time-out is long, because an election takes long on a busy machine.
     let [one, other] = [(); 2].map(|()| client_with_times(&url, ms(60_000), LONG));
     let guard = one.get_fenced_lock("led").acquire().unwrap();
     let waiter = Waiter::on(other.get_fenced_lock("led"), move |lock| {
@@ -192,7 +192,7 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     let leased = one.get_lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
     let behind = Waiter::on(other.get_lock("a"), move |lock| lock.acquire_owned());
-    // This client waits in a queue too. Its place ends with the session, and its wait goes on.
+    // The client also waits for `d`. Its queue place ends with the session, so it must queue again.
     let held = Holding::take(&other.get_lock("d"));
     let waits_on = Waiter::start(turn(one.get_lock("d")));
     let ended = now();
@@ -202,7 +202,6 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     }
     assert!(ended.elapsed() <= slack_since(ended), "{:?}", ended.elapsed());
     let next = behind.returns_within(LONG).0.unwrap();
-    // The client makes a new session when it needs one.
     assert!(!one.get_lock("a").try_lock().unwrap());
     assert!(one.get_lock("b").try_lock().unwrap());
     one.get_lock("b").unlock().unwrap();
@@ -239,7 +238,6 @@ test_on!(a_node_with_an_unanswered_creation_is_removed, ZooKeeper::start(CALM), 
     let lock = one.get_lock("lost");
     lock.acquire().unwrap().unlock().unwrap();
     for _ in 0..3 {
-        // The server creates the node, and its answer is lost.
         relay.swallow_answers();
         let error = lock.try_lock_for(ms(10)).unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
@@ -277,7 +275,7 @@ test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
 
 test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
-    // After the cut, requests are answered in time even on a busy machine.
+    // With this long command time-out, requests after the cut are answered in time even on a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
     let lock = one.get_lock("given");
     for drops in [false, true] {
@@ -344,7 +342,7 @@ test_on!(a_release_wakes_nobody_but_the_next, ZooKeeper::start(CALM), |server| {
         .collect();
     held.release();
     all_return(waiters, LONG);
-    // Of each waiter, one attempt found the lock busy and one acquired it. Long waits add safety polls.
+    // Each waiter makes one attempt that finds the lock busy, and one that acquires. Safety polls may be added.
     let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
     let asked = asked.load(Ordering::SeqCst);
     assert!((20..=40 + polls).contains(&asked), "{asked} attempts");
@@ -411,7 +409,6 @@ fn connecting_without_a_server_fails_at_once_with_advice() {
     );
     assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
     let Some(server) = shared() else { return };
-    // One reachable host in the list is enough.
     let both = format!("zk://127.0.0.1:{},127.0.0.1:{}", nobody.number(), server.port());
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
@@ -426,7 +423,6 @@ test_on!(a_host_answering_bytewise_does_not_block_the_next_host, shared(), |serv
             let (mut client, seen) = (client.unwrap(), seen.clone());
             let drip = move || {
                 seen.send(()).unwrap();
-                // Sends a greeting of 256 bytes, one byte every 100 ms.
                 let mut bytes = [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0));
                 while client.write_all(&[bytes.next().unwrap()]).is_ok() {
                     leasehold::crossbeam_channel::after(ms(100)).recv().unwrap();
@@ -437,7 +433,7 @@ test_on!(a_host_answering_bytewise_does_not_block_the_next_host, shared(), |serv
     };
     spawn(std::thread::Builder::new(), Box::new(serve)).unwrap();
     let url = format!("zk://127.0.0.1:{port},127.0.0.1:{}", server.port());
-    // A client begins with a random host, so this repeats until one begins with this host.
+    // A client begins with a random host, so the loop runs until one begins with the dripping host.
     while drips.is_empty() {
         assert!(!client(&url).get_lock("next").is_locked().unwrap());
     }
@@ -455,7 +451,6 @@ test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::s
     relay.end_session(&server);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
     assert!(held.unlock().unwrap_err().is_lost());
-    // In its next session the client lists itself in the directory of clients again.
     let held = one.get_lock("a").acquire_owned().unwrap();
     comes_true_within(LONG, is_listed);
     held.unlock().unwrap();
@@ -463,7 +458,8 @@ test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::s
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
 
-// A reader that queues behind a writer waits for the readers before, although the writer holds nothing.
+// A reader behind a waiting writer also waits for the readers before that writer. So a cycle can lead through
+// the writer, although the writer holds nothing.
 test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));

@@ -86,7 +86,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused() {
         return missing(NEEDS_ROOT);
     }
     let folder = tempfile::tempdir().unwrap();
-    // The other user may only read and run files in this folder.
+    // The folder is root's, so the other user may only read and run files in it.
     let program = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     set_mode(&program, 0o755);
@@ -112,7 +112,6 @@ fn a_file_whose_owner_cannot_be_kept_is_refused() {
     assert!(good && text.contains("1 passed"), "{text}");
     assert_eq!(fs::read(folder.path().join("root's")).unwrap(), b"old");
     assert_eq!(fs::read(folder.path().join("own")).unwrap(), b"new");
-    // The other user's attempts did not affect root's file.
     assert_eq!(names(folder.path()), ["group's", "own", "own.fence", "root's", "test"]);
     assert!(fencing::write_file(&folder.path().join("root's"), fence, b"new").unwrap());
 }
@@ -193,7 +192,6 @@ fn an_appearing_link_cannot_redirect_a_write() {
                 fs::rename(&link, &path).unwrap();
             }
         });
-        // The loop repeats until both outcomes have occurred often enough.
         let (mut wrote, mut did_not, begun) = (0, 0, now());
         while wrote < 50 || did_not < 50 {
             let has_written = fencing::write_file(&path, fence, b"new").is_ok();

@@ -85,7 +85,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // After a break, the other process may find no cycle any more, and gets no report.
+                // After one process broke the deadlock, the other process may find no cycle and report none.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "the deadlock was not reported");
@@ -102,7 +102,7 @@ impl Orders {
             });
             let options = AcquireOptions::new().interrupt(&interrupt);
             let got = client.get_lock(&other).acquire_with(&options).map(Option::unwrap);
-            // The time is read here, because the thread above may wait for missing reports.
+            // The scope's end would be too late, since the thread above may wait for missing reports.
             (got, mono())
         });
         match got {
