@@ -26,7 +26,7 @@ struct Exports {
 
 fn exports() -> Exports {
     let text = read("src/lib.rs");
-    // The hidden module comes last in the file, and is not public.
+    // The hidden module comes last in the file, and belongs to no public list.
     let text = text.split("#[doc(hidden)]").next().unwrap();
     let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
@@ -71,7 +71,7 @@ fn expanded(text: &str) -> String {
             continue;
         };
         if !arguments.ends_with([';', '}']) {
-            // The rest of a macro call over several lines contains only words for the documentation.
+            // The other lines of the call contain only words for the documentation, so they are skipped.
             lines.by_ref().find(|line| line.starts_with(['}', ')']));
         }
         let (variables, body) = &macros[name];
@@ -101,7 +101,7 @@ fn signature(lines: &[&str], at: usize) -> String {
             break;
         }
     }
-    // The value of a constant is left out. A bound such as `Item = T` and the target of an alias are not.
+    // Leaves out a constant's value, but keeps a bound such as `Item = T` and an alias's target.
     let is_value = |head: &str| {
         let closed = head.matches('>').count() - head.matches("->").count();
         !head.starts_with("pub type ") && head.matches('<').count() == closed
@@ -269,7 +269,6 @@ fn the_public_api_list_contains_items_of_every_form() {
     for hidden in ["pub(crate)", "Engine", "fn new(engine"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    // As a check, the public functions are also counted in another way.
     let source: String = sources().map(|file| expanded(&read(file))).collect();
     let written = source.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     let listed = text.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();

@@ -161,7 +161,7 @@ fn the_architecture_checker_reports_exactly_the_bad_samples() {
         (queue, "use crate::client::LockClient;", "engine may not use client"),
         (queue, "use crate::{error::Error, stores::memory::{self, MemoryStore}};", "may not use stores"),
         ("src/error.rs", "fn f() -> crate::engine::Engine { g() }", "ground may not use engine"),
-        // The crate's root re-exports the client's type under this path.
+        // `LockClient` belongs to the layer client, although the crate's root re-exports it.
         (queue, "fn f(client: &crate::LockClient) {}", "engine may not use client"),
         (queue, "use super::super::client::LockClient;", "engine may not use client"),
         (memory, "use crate::stores::redis::RedisStore;", "may not use stores/redis"),
@@ -231,12 +231,12 @@ fn a_dependency_cycle_of_files_is_reported() {
         [(a, "use crate::engine::b::B;"), (b, "use super::c::C;"), (c, "fn f() { crate::engine::a::g(); }")];
     let found = complaints(&circle);
     assert_eq!(found, ["circle: engine::a, engine::b, engine::c"]);
-    // A parent and a child module use each other. A re-export alone does not count as a use.
     let back = [
         ("src/engine/mod.rs", "pub struct E; use crate::engine::queue::Q;"),
         ("src/engine/queue.rs", "use super::E;"),
     ];
     assert_eq!(complaints(&back), ["circle: engine, engine::queue"]);
+    // A re-export alone does not count as a use, so these files form no cycle.
     let through = [
         ("src/engine/mod.rs", "pub use crate::engine::queue::Q;"),
         (a, "use super::Q;"),
@@ -351,15 +351,14 @@ impl Modules {
         let rust: Vec<&Source> =
             files.iter().filter(|file| file.path.ends_with(".rs") && !file.is_test()).collect();
         let known: BTreeSet<String> = rust.iter().map(|file| file.module()).collect();
-        // The names that a module re-exports.
-        let mut passed_on = BTreeMap::new();
+        let mut reexports = BTreeMap::new();
         let mut named = BTreeMap::new();
         for file in &rust {
             let mut paths = Vec::new();
             for used in paths_of(file) {
                 let name = used.path.rsplit("::").next().unwrap_or_default().to_owned();
                 if used.is_passed_on {
-                    passed_on.insert(join(&file.module(), &name), used.path.clone());
+                    reexports.insert(join(&file.module(), &name), used.path.clone());
                 }
                 if !used.is_passed_on {
                     paths.push(used.path);
@@ -369,8 +368,8 @@ impl Modules {
         }
         let module_of = |path: &str| {
             let mut path = path.to_owned();
-            // A macro that is re-exported under its own name leads to no other path.
-            let leads_on = |path: &String| passed_on.get(path).filter(|from| *from != path).cloned();
+            // A macro may be re-exported under its own path. Following that path would never end.
+            let leads_on = |path: &String| reexports.get(path).filter(|from| *from != path).cloned();
             while let Some(from) = leads_on(&path) {
                 path = from;
             }
@@ -450,7 +449,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
             at = tree(tokens, if is_use { at + 1 } else { at }, &mut Vec::new(), &mut paths);
             for path in paths {
                 let mut full: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
-                // `use name::…` names a child module or another crate.
+                // A path without `crate` or `super` begins with a child module or with another crate.
                 for part in &path {
                     match part.as_str() {
                         "crate" => full.clear(),
@@ -589,7 +588,7 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
 /// The tokens contain no attributes, so this searches the text, without the tests in it.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
-    // An attribute directly above the tests belongs to them.
+    // An attribute directly above the tests belongs to them, so it is removed too.
     let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
     let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
     let lints =
@@ -652,7 +651,7 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
     if reads && file.path != READS_TIME && !file.path.starts_with(HAS_CLOCKS) {
         reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
     }
-    // A script's text must be a file, so that the checks of script files see it.
+    // A script's text must come from a file, because other checks read only files.
     let is_script =
         word == "Script" && is_first && is_path && after.get(2) == Some(&Token::Word("new".to_owned()));
     if is_script && after.get(3) == Some(&Token::Sign('(')) {
@@ -677,7 +676,7 @@ fn check_text(file: &Source, text: &str, reported: &mut BTreeSet<String>) {
 fn check_script(file: &Source, complain: &mut Complain<'_>) {
     let is_comment = |line: &&str| line.starts_with("--");
     let header: String = file.text.lines().take_while(is_comment).collect();
-    // The prefix of all scripts has no result.
+    // The common prefix of all scripts has no result, so its header says `Prefix of all` instead.
     if !["Returns", "Defines", "Prefix of all"].iter().any(|word| header.contains(word)) {
         complain("the header does not say what it Returns or Defines".to_owned());
     }

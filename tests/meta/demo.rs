@@ -107,7 +107,8 @@ fn the_fenced_demo_is_exact_despite_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
-// Another server, which has no cluster support, has the port of the demo's first server and answers there.
+// On the port of the demo's first server, a server without cluster support already answers. The demo did not
+// start it, and so must not end it.
 test_on!(the_demo_leaves_another_server_on_its_port_running, RedisServer::start_default(), |server| {
     let stage = Stage::new("exit 0");
     let script = r#"
@@ -126,7 +127,7 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // The first worker is killed only after all servers are up and agree.
+    // A worker is killed only after all servers are up, so the interrupt finds them running.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();
@@ -151,7 +152,7 @@ test_on!(an_interrupted_demo_says_so_in_one_line, RedisServer::start_default(), 
     assert_eq!((said.as_str(), status.code()), ("stock: interrupted\n", Some(130)));
     assert_eq!(keys(&server), 0, "the interrupted demo left keys behind");
 
-    // The demo is also interrupted while it builds.
+    // Now the demo is interrupted while it builds.
     let begun = stage.folder.path().join("begun");
     let stage = Stage::new(&format!("echo > '{}'; exec sleep 60", begun.display()));
     let demo = Demo::of(stage.demo(&[]).env("REDIS_URL", server.url()));
@@ -324,8 +325,8 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // After a failed assertion this kills the whole group. After `finish`, the group's number may belong
-        // to another process.
+        // The group is killed only after a failed assertion: once the demo has ended, the group's number may
+        // belong to another process.
         if !self.ended && kill_process_group(self.group, Signal::KILL).is_ok() {
             drop(self.child.wait());
         }

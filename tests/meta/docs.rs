@@ -290,11 +290,10 @@ fn both_crates_and_the_change_log_have_one_version() {
 #[test]
 fn other_cargo_lock_files_list_the_librarys_dependencies() {
     let library = package("leasehold");
-    // The optional dependencies that the default features enable.
-    let by_default = ["redis", "r2d2", "scheduled-thread-pool"];
+    let of_default_features = ["redis", "r2d2", "scheduled-thread-pool"];
     let always: Vec<&str> = dependencies(&library)
         .into_iter()
-        .filter(|one| one["optional"] == false || by_default.iter().any(|name| one["name"] == *name))
+        .filter(|one| one["optional"] == false || of_default_features.iter().any(|name| one["name"] == *name))
         .filter_map(|one| one["name"].as_str())
         .collect();
     assert!(always.contains(&"redis") && always.contains(&"winapi-util"), "{always:?}");
@@ -303,7 +302,7 @@ fn other_cargo_lock_files_list_the_librarys_dependencies() {
         let entry =
             text.split("[[package]]").find(|entry| entry.contains("\nname = \"leasehold\"\n")).unwrap();
         for name in &always {
-            // If the lock file has several versions of a crate, it adds the version to the name.
+            // A lock file with several versions of a crate writes `NAME VERSION`.
             let is_there = ["\"", " "].iter().any(|end| entry.contains(&format!("\n \"{name}{end}")));
             assert!(is_there, "{file} has no {name}: build there without --locked once");
         }
@@ -391,7 +390,7 @@ fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
     }
     let api = read("docs/api.txt");
     let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    // These need no row: a program requests an interrupt itself, and the other two have no common cause.
+    // `Interrupted` needs no row, as a program requests it; `Protocol` and `Refused` have no common cause.
     for kind in kinds
         .lines()
         .map(|line| line.trim().trim_end_matches(','))

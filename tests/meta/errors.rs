@@ -39,10 +39,10 @@ impl List {
         for (varies, shown) in &self.varying {
             text = text.replace(varies, shown);
         }
-        // An owner is a UUID, a colon and a number.
-        let is_uuid =
+        // An owner is `UUID:NUMBER`, and differs in each run.
+        let is_owner =
             |word: &str| word.len() >= 36 && word.bytes().take(36).filter(|byte| *byte == b'-').count() == 4;
-        let words = text.split(' ').map(|word| if is_uuid(word) { "OWNER" } else { word });
+        let words = text.split(' ').map(|word| if is_owner(word) { "OWNER" } else { word });
         words.collect::<Vec<_>>().join(" ")
     }
 }
@@ -381,7 +381,7 @@ fn servers(list: &mut List) {
     for scheme in ["redis", "rediss", "redis-sentinel", "redis-cluster", "postgres", "mysql", "etcd", "zk"] {
         let path = if ["postgres", "mysql"].contains(&scheme) { "/shop" } else { "" };
         let path = if scheme == "redis-sentinel" { "/mymaster" } else { path };
-        // MySQL's server speaks first, so its client and the web server wait for each other's first message.
+        // A MySQL server speaks first, so MySQL's client waits for a web server until its time-out.
         let options = if scheme == "mysql" { hasty() } else { options() };
         let result = options.url(format!("{scheme}://{address}{path}")).build();
         list.add(&format!("{scheme}:// to a web server"), result);
@@ -422,7 +422,7 @@ fn servers(list: &mut List) {
 /// keys with `refusal`.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
-    // One server serves all calls. `answering` takes a plain function, so the refusal is passed in a static.
+    // `answering` takes a plain function, which cannot capture the refusal, so the refusal is in a static.
     static SAYS: Mutex<&'static str> = Mutex::new("");
     static SERVER: OnceLock<Server> = OnceLock::new();
     let server = SERVER.get_or_init(|| {

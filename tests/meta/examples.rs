@@ -67,7 +67,7 @@ outputs_say! {
     transfers_in_all_directions_at_once_lose_nothing: "transfer"
         ["Ada has ", "Ben has ", "Cleo has ", "together 3000"];
     a_long_rebuild_gives_way_to_the_editor: "gives_way"
-        ["gave way with parts left: true", "the rest is next"] // the editor's thread may print before
+        ["gave way with parts left: true", "the rest is next"] // the editor's line may come anywhere between
         ["the editor has the catalogue", "the rest is next"];
     the_deadlock_example_reports_and_breaks_a_deadlock: "transfer_wrong_order"
         ["deadlock: 2 threads wait for each other", "a teller holds example:wrong:", "given up: true"]
@@ -160,9 +160,8 @@ fn the_work_queue_example_processes_every_item() {
 #[test]
 fn the_job_example_runs_one_job_per_tick() {
     const TICK: i64 = 500;
-    // How long a job of the example excludes others.
     const AT_LEAST: i64 = TICK * 3 / 4;
-    // The error of rounding to milliseconds, and of a sleep by another clock than that of the ticks.
+    // Milliseconds: times are rounded, and the example sleeps by another clock than that of the ticks.
     const ROUNDING: i64 = 5;
     for output in outputs("nightly_job", &[&TICK.to_string()]) {
         let job = |line: &&str| {
@@ -195,7 +194,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // The program's name follows once its client has an entry in the directory.
+                // The program's name may stand here, once its client has a directory entry.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",
@@ -285,7 +284,7 @@ fn metrics_are_scraped_and_name_no_lock() {
         BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim_end().trim_end_matches("/metrics").rsplit_once(':').unwrap().1;
         let port: u16 = port.parse().unwrap();
-        // The series appear after clients have waited, were refused, and were granted a lock.
+        // Each series appears only after the first event of its sort, so the test scrapes repeatedly.
         let wanted = [
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"granted\",group=\"stock\"} ",
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"busy\",group=\"stock\"} ",
@@ -331,7 +330,7 @@ fn no_example_is_left_out() {
     let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
     let entries = std::fs::read_dir(root.join("examples")).unwrap();
     let names = entries.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
-    // `web` is a package with tests of its own, which `./check web` runs.
+    // `web` is a separate package, whose tests `./check web` runs.
     let elsewhere = BTreeSet::from(["stock", "orders", "web"].map(str::to_owned));
     let missing: Vec<_> =
         names.filter(|name| !elsewhere.contains(name) && !this.contains(&format!("\"{name}\""))).collect();

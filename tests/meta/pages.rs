@@ -115,7 +115,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
 /// Does what `user` of the page is for, so that the client sends all requests that this purpose needs.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // Java has advanced this counter beyond the clock, so the next fence comes from the counter.
+    // A counter beyond the clock, as Java may leave it, makes the next grant increment the counter.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
@@ -127,7 +127,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            // The waiter gives up and leaves the queue.
+            // A waiter that gives up leaves the queue, which needs rights too.
             theirs.try_lock_for(SHORT)?;
             pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
             lock.force_unlock()?;
@@ -144,7 +144,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            // This waiter queues behind one of Java's.
+            // Behind a waiter of Java, this waiter sends other requests.
             let mut java = redis::pipe();
             java.rpush("redisson_lock_queue:{app:f}", "java:1");
             java.zadd("redisson_lock_timeout:{app:f}", "java:1", "9000000000000");
@@ -163,7 +163,6 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.read().lock()?;
             lock.read().hold_count()?;
             refused(theirs.write().unlock())?;
-            // The reader gives up and waits no more.
             theirs.read().try_lock_for(SHORT)?;
             let reads = || theirs.read().try_lock_for(LONG).and_then(|_| theirs.read().unlock());
             pair.woken(reads, || lock.write().unlock())?;
@@ -259,20 +258,19 @@ test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::
     let does = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
     };
-    // The requests that the server refused, from its ACL log.
     let refused = || {
         let log = redis::cmd("ACL").arg("LOG").query::<Vec<Value>>(&mut server.admin()).unwrap();
         (!log.is_empty()).then(|| format!("{log:?}"))
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // Otherwise the first client would try to write the format number, without the right to do so.
+        // If the format number were missing, the client would try to write it without the right.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
-            // A client unsubscribes, which needs a right too, some time after its last listener has gone.
+            // The client unsubscribes, which needs a right too, some time after its last listener has gone.
             let _over = eventually(crate::support::LONG, || pair.nobody_listens() || refused().is_some());
             outcome
         })

@@ -135,7 +135,7 @@ fn leftover_threads_and_descriptors_are_found() {
     let Some(server) = RedisServer::start_default() else { return };
     let baseline = Baseline::take(&server).alone();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    // The stall meter may have such a file open at any moment, so the check must ignore it.
+    // The stall meter may open this file at any moment, so the check must ignore it.
     let read_by_the_meter = std::fs::File::open("/proc/self/stat").unwrap();
     assert_eq!(baseline.left_behind(&server), [""; 0]);
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -143,7 +143,7 @@ fn leftover_threads_and_descriptors_are_found() {
         .name("leasehold-selftest".to_owned())
         .spawn(move || assert!(stopped.recv().is_err()))
         .unwrap();
-    // A thread sets its name when it starts.
+    // A thread sets its own name a moment after it has started.
     assert!(eventually(LONG, || threads().unwrap() == ["leasehold-selft"]));
     let left = baseline.left_behind(&server);
     assert!(left.iter().any(|line| line.starts_with("threads: 0 before, now 1")), "{left:?}");

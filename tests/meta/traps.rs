@@ -90,7 +90,7 @@ fn sending_a_guard_is_refused_with_advice() {
         "let guard = client.get_multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
     ] {
         let (good, text) = compiled("rustc", code, None, &folder);
-        // An editor shows only the first line of an error.
+        // An editor shows only the first line of an error, so this line must have the advice.
         let first = text.lines().find(|line| line.starts_with("error")).unwrap_or_default();
         assert!(!good && first.contains("cannot be sent between threads"), "{text}");
         assert!(first.contains("use_acquire_owned"), "{text}");
@@ -153,7 +153,6 @@ fn each_misuse_is_reported_by_exactly_one_tool() {
             // The compiler writes a lint with hyphens if the command line names the lint.
             let hyphened = text.replace('-', "_");
             assert!(hyphened.contains(lint), "{}: not told by {lint}\n{text}", trap.code);
-            // The page says how to turn the lint on.
             let is_named = section.contains(&format!("{} = \"warn\"", lint.trim_start_matches("clippy::")));
             assert!(is_named || lint == "clippy::disallowed_methods", "{lint}");
         }

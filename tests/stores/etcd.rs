@@ -124,8 +124,8 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
         return; // with this version of etcd only the next renewal finds the loss
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // All combinations: the client has no other locks, or holds one and waits for one; the lease is renewed, or
-    // explicit.
+    // All combinations: the client has no other locks, or holds one and waits for one; the lease is renewed,
+    // or explicit.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
@@ -202,7 +202,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
     );
-    // A first attempt fails before the retry time-out begins, and a last attempt may begin just before its end.
+    // A first attempt fails before the retry time-out begins, and a last one may begin just before its end.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "the call took {:?}", begun.elapsed());
     // A member without a leader ends the watch, so the client learns that wake-ups are missing.

@@ -110,7 +110,7 @@ impl Database for PostgresServer {
             let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
             let lock = names.lock(&mut transaction, name, LONG);
             if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-                // Another transaction made the row after the first read of this transaction: the caller must repeat.
+                // Another transaction made the row after this one's first read, so the caller must repeat.
                 return Ok(false);
             }
             let _lock = lock.unwrap().unwrap();

@@ -118,8 +118,8 @@ test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServe
     lock.unlock().unwrap();
     // After half a second without use, the client may have released the lock.
     assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "the lock was released too early");
-    // A recall removes the holder's channel from the row and sends a message. The test only removes the channel,
-    // so only a check can find the recall.
+    // A recall removes the holder's channel from the row and sends a message. The test only removes the
+    // channel, so only a check can find the recall.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();

@@ -34,8 +34,8 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
         client.get_lock("copied").acquire_owned().unwrap(),
         client.get_lock("gone").acquire_owned().unwrap(),
     );
-    // Only the old master has this row. On the new master the lock is free, so after the switchover the waiter
-    // must not wait for the end of the row's minute.
+    // Only the old master has this row. On the new master the lock is free, so after the switchover the
+    // waiter must not wait for the end of the row's minute.
     add_row(&old, "foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));

@@ -79,7 +79,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "clients are left in the queue");
 });
 
-// The poller keeps its connection, since it polls for another name too. So only a request can pass its turn on.
+// The poller keeps its connection, as it polls for another name too. So only a request can pass its turn on.
 test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();

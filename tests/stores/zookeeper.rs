@@ -342,7 +342,7 @@ test_on!(a_release_wakes_nobody_but_the_next, ZooKeeper::start(CALM), |server| {
         .collect();
     held.release();
     all_return(waiters, LONG);
-    // Each waiter makes one attempt that finds the lock busy, and one that acquires. Safety polls may be added.
+    // Each waiter makes one attempt that finds the lock busy, and one that acquires. Long waits add polls.
     let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
     let asked = asked.load(Ordering::SeqCst);
     assert!((20..=40 + polls).contains(&asked), "{asked} attempts");

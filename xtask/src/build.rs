@@ -35,10 +35,10 @@ pub fn clippy(job: &Job<'_>) -> bool {
     job.say(&format!("-- {LINTED}"));
     good &= job.cargo(&format!("clippy --locked {LINTED} -- -D warnings"));
     job.say("-- all that is built for the tests, and the benchmarks");
-    // Cargo repeats the warnings of crates that are already built.
     for what in [TESTS.to_owned(), format!("{TESTS} --benches")] {
         let came = job.run(&compiled_by_clippy(&what).with("CARGO_TERM_COLOR", "never"));
-        // `-D warnings` would prevent the tests from being built.
+        // `-D warnings` would keep cargo from building the tests. So this searches the output, in which cargo
+        // repeats the warnings of crates that are already built.
         good &= came.good && !came.output.lines().any(|line| line.starts_with("warning: "));
     }
     good
@@ -57,7 +57,7 @@ pub fn compile(job: &Job<'_>) -> bool {
 /// Renders the documentation as docs.rs does, and checks it.
 pub fn docs(job: &Job<'_>) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
-    // With the features of the whole workspace, so that the dependencies are those of part `compile`.
+    // With all features of the workspace, cargo reuses the dependencies that were built for the tests.
     let run = Run::cargo("doc --locked --no-deps --workspace --all-features --lib")
         .with("RUSTDOC", here.join("scripts/rustdoc.sh").display().to_string())
         .with("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
@@ -93,16 +93,15 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let good = no_crate_twice(job);
     let toolchains = Run::new("rustup").args(["toolchain", "list"]);
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
-    // This installs no missing toolchain, since the gate's duration must not depend on the download.
+    // The gate installs no missing toolchain, since its duration must not depend on a download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // A missing toolchain is no failure, not even in CI: the hosted workflow's msrv job compiles with it.
+        // Not even in CI is a missing toolchain a failure, since the hosted job `msrv` compiles with it.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
         return good;
     }
-    // Leaves out the databases, whose drivers take most of the time: the msrv job compiles them, and each
-    // feature by itself.
+    // Only the hosted job `msrv` compiles the databases with this toolchain, because their drivers take long.
     let run = Run::cargo(&format!("+{stated} check --locked --lib --features=tls,etcd,zookeeper,tracing"));
     good & job.run(&run.with("CARGO_TARGET_DIR", job.gate.target.join("msrv").display().to_string())).good
 }
@@ -152,7 +151,7 @@ pub fn model(job: &Job<'_>) -> bool {
             format!("{} --cfg leasehold_shuttle", job.variable("RUSTFLAGS").unwrap_or_default()),
         )
         .with("CARGO_TARGET_DIR", absolute(&job.gate.target.join("model")));
-    // Keeps the versions of the lock file; cargo only removes entries that this package does not need.
+    // `update --workspace` keeps all versions; it only removes entries that this package does not need.
     build.run(&Run::cargo("update --workspace").within(&copy)).good
         && tested(
             &build,
@@ -190,10 +189,9 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // Compiles the packed crates with the dependencies that are already compiled; `cargo package` itself
-    // would compile them again. The folder is always the same, because for cargo a crate in another folder is
-    // another crate. Cargo.lock of the packed program expects the library from crates.io. The patch replaces
-    // only this entry, and `--offline` keeps cargo from looking it up.
+    // `cargo package` would compile all dependencies again, so the script compiles the packed crates. The
+    // folder is always the same, since in another one cargo would take them for other crates. The patch replaces
+    // the library of crates.io, which the program's Cargo.lock names.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT
@@ -255,7 +253,7 @@ pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();
     let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
-        // Without a tag there is nothing to compare, so this is no failure, not even in CI.
+        // Before the first release there is nothing to compare, so this is no failure, not even in CI.
         job.say(
             "SKIPPED the comparison with the last release, of which there is none. With one: \
              cargo semver-checks --package leasehold --all-features --baseline-rev v0.1.0",

@@ -61,7 +61,7 @@ pub fn windows(job: &Job<'_>) -> bool {
         }
     }
     let prefix = std::path::absolute(job.gate.target.join("wine")).unwrap_or_default().display().to_string();
-    // With more tests at a time, tests exceed their time limits, since they all wait for wine's server.
+    // All tests wait for wine's server. With more of them at a time, some exceed their time limits.
     const THREADS: &str = "--test-threads=4";
     // Suppresses wine's messages, and its offers to install .NET and HTML.
     let job = job.also().with_limit(3600).with("WINEPREFIX", &*prefix).with("WINEDEBUG", "-all");

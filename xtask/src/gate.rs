@@ -48,7 +48,7 @@ impl Drop for Group<'_> {
 }
 
 fn signal(group: u32, name: &str) {
-    // An error means that the group has ended by itself.
+    // `kill` fails if the group has ended by itself.
     Command::new("kill").args([format!("-{name}"), "--".to_owned(), format!("-{group}")]).status().ok();
 }
 

@@ -214,7 +214,7 @@ impl<'a> Job<'a> {
         if let Some(folder) = &run.folder {
             command.current_dir(folder);
         }
-        // Only the command may hold the writing ends of the pipes: otherwise reading would never end.
+        // If this process kept a writing end of a pipe, reading from the pipe would never end.
         let errors = if is_question {
             complains
         } else {
@@ -247,7 +247,7 @@ impl<'a> Job<'a> {
         });
         *locked(&self.processor_seconds) +=
             processor_seconds(&std::fs::read_to_string(&times).unwrap_or_default());
-        std::fs::remove_file(&times).ok(); // does not exist if the command was ended
+        std::fs::remove_file(&times).ok(); // missing if the command was ended at its limit
         if is_late {
             let limit = limit.unwrap_or_default();
             self.failed(&format!("not ended after {limit} s: {}", run.words.join(" ")));

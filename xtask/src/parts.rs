@@ -42,7 +42,7 @@ pub fn tools(job: &Job<'_>) -> bool {
     good &= ensure("servers_ensure openssl") && job.run(&Run::new("openssl").args(["version"])).good;
     let is_root = || job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if cfg!(target_os = "linux") && is_root() {
-        // These tools are for tests in network namespaces, which only root can run.
+        // Only tests in network namespaces use these tools, and only root can run such tests.
         good &= ensure("servers_ensure ip")
             && ensure("servers_ensure iptables")
             && job.run(&Run::new("iptables").args(["--version"])).good;

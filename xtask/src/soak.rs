@@ -97,7 +97,7 @@ pub fn run(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
         let good = gate.one(part);
         if !good {
             let kept = gate.logs.join(format!("soak-{number}-{part}.log"));
-            fs::copy(gate.logs.join(format!("{part}.log")), kept).ok(); // the record names the failure anyway
+            fs::copy(gate.logs.join(format!("{part}.log")), kept).ok(); // the record has the failure anyway
         }
         let verdict = if good { "ok" } else { "FAILED" }.to_owned();
         let seconds = begun.elapsed().as_secs();

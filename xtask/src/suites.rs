@@ -50,7 +50,7 @@ pub const SUITES: &[Suite] = &[
     suite("topologies", "topology", "replicas::"),
     suite("topologies", "topology", "ring::"),
     suite("topologies", "topology", "sentinel::"),
-    // The other tests of this module run with the tests of their stores.
+    // The skipped tests run with the tests of their stores, in the suites below.
     suite(
         "stores",
         "stores",
@@ -103,8 +103,7 @@ fn programs_in(messages: &str) -> Vec<Program> {
         let path = between(line, "\"executable\":\"", "\"")?;
         let (target, _) = line.split_once("\",\"src_path\"")?;
         let kind = between(line, "\"kind\":[\"", "\"")?;
-        // Leaves out programs themselves: only their unit tests, which cargo puts into `deps`, are test
-        // programs.
+        // A program itself is no test program. Its unit tests are, and cargo puts them into `deps`.
         let is_test =
             kind != "bin" || Path::new(path).parent().is_some_and(|folder| folder.ends_with("deps"));
         let (_, name) = target.rsplit_once("\"name\":\"")?;

@@ -278,7 +278,6 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
                 if let Err(error) = result {
                     tally.failed(format!("{error:#}"));
                 }
-                // Cannot fail, since the receiver outlives the scope.
                 drop(done.send(tally));
                 if own_clients {
                     // No client ends before all threads are done, since other threads may still wait.

@@ -25,7 +25,7 @@ impl Kept {
         if resume {
             let text = fs::read_to_string(path).unwrap_or_default();
             match text.split_once('\n') {
-                // The last line may be incomplete.
+                // Reading ends at a line that an interrupted benchmark left incomplete.
                 Some((found, rest)) if found == first => {
                     runs.extend(rest.lines().map_while(|line| serde_json::from_str::<Run>(line).ok()));
                 }

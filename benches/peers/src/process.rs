@@ -107,7 +107,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver ends by itself after its answer. A driver that has not answered hangs, and is killed.
+        // A driver ends by itself after its answer. One that is still there after 2 s hangs, and is killed.
         let deadline = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

@@ -96,7 +96,7 @@ pub fn process(pid: &str) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
-    // These fields come 11 to 14 places after the process's state.
+    // `fields` begins with the process's state; the four times stand at places 11 to 14.
     let [user, system, children_user, children_system] = *fields.get(11..15)?.first_chunk::<4>()?;
     Some(Process { own: user + system, children: children_user + children_system })
 }

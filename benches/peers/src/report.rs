@@ -154,7 +154,7 @@ impl Report {
             )?,
             None => writeln!(out, "Whether the machine was quiet cannot be told here.\n")?,
         }
-        // A library that is used in two ways is listed once.
+        // leasehold is measured in several ways, but its version is listed once.
         let of_libraries = self.versions.iter().filter(|(peer, _)| !peer.starts_with("leasehold-"));
         let versions: Vec<String> = of_libraries.map(|(peer, version)| format!("{peer} {version}")).collect();
         if !versions.is_empty() {

@@ -210,8 +210,8 @@ impl Bench<'_> {
                 };
                 let peers = workload.peers.iter().filter(|peer| is_wanted(peer));
                 let peers: Vec<_> = peers.filter_map(|peer| Some((*peer, self.program(peer)?))).collect();
-                // Ratios compare peers of the same round, so a workload is either reused for all peers or
-                // measured again for all: the machine may have changed within an hour.
+                // Ratios compare peers of the same round, and the machine may have changed since. So if one peer's
+                // run is missing, all peers run again.
                 let kept = peers.iter().map(|(peer, _)| self.kept.find(workload.id, peer, round));
                 if let Some(kept) = kept.collect::<Option<Vec<_>>>() {
                     runs.extend(kept);
@@ -232,8 +232,7 @@ impl Bench<'_> {
         let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
         match peer {
             "redsync" | "rueidislock" => words(&[self.options.go.as_deref()?]),
-            // With UsePerfData a JVM that starts beside others may warn on its standard output, where "ready"
-            // is read.
+            // With UsePerfData a JVM may print a warning on standard output, where "ready" is expected.
             "redisson" => words(&["java", "-XX:-UsePerfData", "-jar", self.options.jar.as_deref()?]),
             "redis-py" => words(&[self.options.python.as_deref()?, self.options.script.as_deref()?]),
             _ => words(&[std::env::current_exe().ok()?.to_str()?, "drive"]),
@@ -282,7 +281,7 @@ impl Bench<'_> {
         if workload.processes > 1 {
             arguments.extend(["--counter".to_owned(), path(&self.counter)?]);
         }
-        // Passes the kind of lock only if it is not the plain one, since not all peers know the argument.
+        // Only peers that have other locks than plain ones know the argument `--sort`.
         let sort = match workload.sort {
             Sort::Plain => None,
             Sort::Permits => Some("permits"),
@@ -335,7 +334,7 @@ impl Bench<'_> {
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let race = self.race_of(drivers, patience, monitored);
         if race.is_err() {
-            // After a failure this kills all drivers: otherwise each in turn would get time to end by itself.
+            // Killed at once, since each dropped driver would get 2 s to end by itself.
             drivers.iter_mut().for_each(Driver::kill);
         }
         race

@@ -62,7 +62,6 @@ impl Programs {
         for name in &names {
             match *name {
                 "lib" => cargo.arg("--lib"),
-                // The program's own unit tests.
                 "program" => cargo.args(["--bin", "leasehold"]),
                 name => cargo.args(["--test", name]),
             };
@@ -89,7 +88,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // Cargo also builds programs, since tests start them. They contain no tests.
+                    // Cargo also builds programs, since tests start them. They contain no tests, so skip them.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,
@@ -167,8 +166,7 @@ impl Programs {
         command.args(["--test-threads=8", "--exact"]).args(tests);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        // The tests get only the first Redis of the list: whether a test notices a mutation does not depend
-        // on the version.
+        // One Redis is enough, because the tests notice a mutation on each version.
         if let Ok(servers) = std::env::var("LEASEHOLD_SERVERS") {
             command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
         }

@@ -273,7 +273,6 @@ fn cycles(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
 fn finish(metrics: &mut Metrics, parts: &[Part], guarded: &Guarded) {
     metrics.insert("violations".into(), guarded.violations.load(Ordering::SeqCst) as f64);
     metrics.insert("errors".into(), parts.iter().map(|part| part.errors).sum::<u64>() as f64);
-    // Prints each error text once.
     let mut said = BTreeMap::new();
     for error in parts.iter().filter_map(|part| part.error.clone()) {
         *said.entry(error).or_insert(0_u32) += 1;

@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
                 let contenders =
                     if options.quick { workload.contenders.min(50) } else { workload.contenders };
                 let before = place.pid.map(usage);
-                // The servers of the other stores idle, and do not count as foreign processes.
+                // All stores' servers belong to the benchmark, so their time is no disturbance.
                 let servers: Vec<u32> = options.stores.iter().filter_map(|place| place.pid).collect();
                 let all =
                     move || Some(servers.iter().map(|pid| usage(*pid).cpu_s * TICKS_PER_S).sum::<f64>());
@@ -196,15 +196,15 @@ struct Usage {
 }
 
 fn usage(pid: u32) -> Usage {
-    // pid → parent, clock ticks, pages.
+    // By process id: the parent's id, clock ticks, resident pages.
     let mut processes: BTreeMap<u32, (u32, f64, f64)> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
         let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
-        // Fields by their distance from the state: 1 parent, 21 resident pages, 11 and 12 user and system
-        // time, 13 and 14 the same of ended children. PostgreSQL has a child for each connection.
+        // `fields` begins with the process's state: 1 is the parent, 11 to 14 are times, those of ended
+        // children included (PostgreSQL has a child for each connection), and 21 is resident pages.
         if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21))
         {
             processes.insert(pid, (*parent as u32, ticks.iter().sum(), *pages));
