@@ -274,7 +274,7 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // A renewal that is 4 s overdue fires the alert. A scrape each minute may see it only after the loss.
+            // A renewal that is 4 s overdue fires the alert. A scrape each minute may come after the loss.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }

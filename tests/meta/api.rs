@@ -57,7 +57,7 @@ fn clients_and_locks_are_shareable_and_small() {
 
 /// A builder contains closures of the program, so it may not be used after a caught panic.
 #[test]
-fn types_may_be_used_after_a_caught_panic() {
+fn public_types_may_be_used_after_a_caught_panic() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
     each!((unwind_safe): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore, ExpirableSemaphore,
         CountDownLatch, Condition, Leader, Guard, OwnedGuard, MultiGuard, OwnedMultiGuard, Interrupt, AcquireOptions,

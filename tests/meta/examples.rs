@@ -102,7 +102,7 @@ fn the_first_lock_example_prints_its_steps() {
 }
 
 #[test]
-fn a_lost_lease_is_reported() {
+fn the_lost_lease_example_reports_its_loss() {
     for output in outputs("guard_and_lost_lease", &[]) {
         says(&output, &["granted: Held", "eleven seconds later: Lost", "another client gets it: true"]);
         says(&output, &["(lost: true)", "the callback has run: true", "the other client still has it: true"]);
@@ -111,7 +111,7 @@ fn a_lost_lease_is_reported() {
 }
 
 #[test]
-fn a_path_lock_covers_everything_below_only() {
+fn the_path_example_locks_a_path_and_everything_below() {
     for output in outputs("path_locks", &[]) {
         says(&output, &["library/east/shelf/box: locked", "library/east: locked", "library: locked"]);
         says(&output, &["library/east/desk: free", "library/west: free", "and the box within: true"]);
@@ -120,7 +120,7 @@ fn a_path_lock_covers_everything_below_only() {
 }
 
 #[test]
-fn a_cache_is_rebuilt_once_for_all_readers() {
+fn the_cache_example_rebuilds_once_for_all_readers() {
     for output in outputs("cache_rebuild", &[]) {
         let counts = ["rebuilds", "read version 1", "read version 2"].map(|text| lines(&output, text).len());
         assert_eq!(counts, [2, 6, 6], "{output}");
@@ -137,7 +137,7 @@ fn the_rate_limit_example_stays_below_its_limit() {
 }
 
 #[test]
-fn a_gate_opens_when_all_have_loaded() {
+fn the_start_gate_example_opens_when_all_have_loaded() {
     for output in outputs("start_gate", &[]) {
         assert_eq!((lines(&output, "has loaded").len(), lines(&output, "serves").len()), (3, 3), "{output}");
         for to_go in ["2 to go", "1 to go", "0 to go"] {
@@ -209,7 +209,7 @@ fn the_inspect_example_shows_holder_and_times() {
 }
 
 #[test]
-fn customers_are_served_in_the_order_in_which_they_came() {
+fn the_ticket_example_serves_customers_in_order_of_arrival() {
     for output in outputs("ticket_desk", &[]) {
         says(&output, &["they wait: 6"]);
         says(&output, &["who only looks in is served: false"]);

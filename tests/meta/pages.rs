@@ -12,7 +12,7 @@ use crate::support::prelude::*;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 
-test_on!(each_printed_command_gets_its_printed_answer, RedisServer::start_default(), |server| {
+test_on!(each_command_printed_on_a_page_gets_its_printed_answer, RedisServer::start_default(), |server| {
     let mut people = HashMap::new();
     let mut commands = 0;
     for step in ROAD.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {

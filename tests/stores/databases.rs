@@ -757,7 +757,7 @@ on_databases!(several_connections_may_create_the_name_table_at_once, D::shared()
 
 // The test stops the server's process for the client. The call fails in time, and the client undoes the grant
 // that the process may make later.
-on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
+on_databases!(tries_on_a_frozen_server_fail_after_one_command_timeout, D::start(), |server| {
     // Without directory entries, the next statement of the stopped process is the try.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
@@ -778,7 +778,7 @@ on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
 });
 
 // No server time-out ends a commit that waits for a replica, so the client must limit its waiting sessions.
-on_databases!(unanswered_sessions_do_not_pile_up_without_a_replica, D::start_with(D::LOGGED), |server| {
+on_databases!(sessions_that_await_a_missing_replica_do_not_accumulate, D::start_with(D::LOGGED), |server| {
     server.make_user("app", "");
     let options = || server.options_as("app").pool_size(2);
     let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());

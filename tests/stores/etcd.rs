@@ -268,7 +268,7 @@ test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
     assert!(tried, "no attempt was left in doubt");
 });
 
-test_on!(a_hold_ends_by_its_own_clock_in_an_outage, Etcd::start(), |server| {
+test_on!(a_hold_ends_by_the_clients_clock_in_an_outage, Etcd::start(), |server| {
     let options = || builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300));
     let holder = connected(|| options().build());
     let name = fresh("still");
@@ -348,7 +348,7 @@ test_on!(a_grant_with_a_lost_answer_is_undone, Etcd::start(), |server| {
     comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
 });
 
-test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |server| {
+test_on!(a_client_logs_in_again_when_etcd_refuses_its_token, Etcd::start(), |server| {
     // A server without users accepts any user name, and requests without one.
     let place = server.place();
     client(&format!("etcd://app:S3CR3T@{place}")).get_lock(fresh("open")).lock().unwrap();

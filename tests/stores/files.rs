@@ -68,7 +68,7 @@ fn a_fenced_write_with_a_linked_token_file_is_refused() {
 
 #[cfg(windows)]
 #[test]
-fn a_read_only_file_and_an_alternate_stream_are_refused() {
+fn fenced_writes_refuse_read_only_files_and_alternate_streams() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     fs::write(&path, "old").unwrap();

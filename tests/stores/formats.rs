@@ -159,7 +159,7 @@ test_on!(a_client_refuses_zookeeper_with_another_data_format, ZooKeeper::start(C
     );
 });
 
-on_databases!(another_format_number_is_refused, D::start(), |server| {
+on_databases!(a_client_refuses_a_database_with_another_data_format, D::start(), |server| {
     let build = || server.options().build();
     let comment = |text: &str| server.execute(&format!("{} '{text}'", D::COMMENT));
     keeps_to_the_format(build, comment);

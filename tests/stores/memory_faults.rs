@@ -189,7 +189,7 @@ fn a_slow_answer_takes_real_time_on_the_system_clock() {
 }
 
 #[test]
-fn forgetting_a_lock_keeps_the_counter_and_notifies_nobody() {
+fn a_forgotten_lock_keeps_its_token_counter_and_notifies_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));

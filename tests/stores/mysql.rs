@@ -132,7 +132,7 @@ impl Database for MysqlServer {
 
 // The server may grant the lock after the client's time-out, so the client must undo the grant. (PostgreSQL
 // ends the statement itself.)
-test_on!(an_unanswered_grant_is_undone, MysqlServer::shared(), |server| {
+test_on!(a_grant_made_after_the_time_out_is_undone, MysqlServer::shared(), |server| {
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let lock = client.get_lock(fresh("late"));
     lock.acquire().unwrap().unlock().unwrap();
@@ -217,7 +217,7 @@ test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
 });
 
 // A ping would keep the session alive only within its first idle limit, so longer leases need a new limit.
-test_on!(renewals_and_reentries_set_the_idle_limit, MysqlServer::shared(), |server| {
+test_on!(renewals_and_reentries_set_the_sessions_idle_limit, MysqlServer::shared(), |server| {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
@@ -241,7 +241,7 @@ test_on!(renewals_and_reentries_set_the_idle_limit, MysqlServer::shared(), |serv
     assert!(eventually(LONG, || idle_limits_set(3) >= 3), "{renewed:?}");
 });
 
-test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
+test_on!(a_session_lock_without_answers_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
     // Answers on connections numbered below `silent` no longer reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);
@@ -275,7 +275,7 @@ test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, MysqlServer::shared
 
 // With `innodb-rollback-on-timeout`, a wait that times out ends the whole transaction.
 #[test]
-fn a_wait_that_ends_the_transaction_loses_its_locks() {
+fn a_timed_out_wait_can_lose_the_transactions_earlier_locks() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());

@@ -98,7 +98,7 @@ test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |s
 });
 
 // The column `thread` cannot store this thread's name, and the lock must work nevertheless.
-test_on!(any_thread_name_can_take_a_lock, MysqlServer::shared(), |server| {
+test_on!(a_thread_with_an_unstorable_name_can_acquire_a_lock, MysqlServer::shared(), |server| {
     let build = || server.options().table("latin").build().unwrap();
     build();
     server.execute("ALTER TABLE latin MODIFY thread VARCHAR(64) CHARACTER SET latin1 NOT NULL");

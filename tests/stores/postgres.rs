@@ -199,7 +199,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(),
     }
 });
 
-test_on!(terminated_backends_are_replaced, PostgresServer::start(), |server| {
+test_on!(sessions_ended_by_the_server_lose_no_row_lock, PostgresServer::start(), |server| {
     let (client, rival) = (server.client(), server.client());
     let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
@@ -347,7 +347,7 @@ test_on!(a_server_ended_session_is_noticed_at_once, PostgresServer::shared(), |s
 });
 
 // Inside a task tokio panics when a second runtime, such as the driver's own, runs or is dropped.
-test_on!(every_call_works_inside_a_task, PostgresServer::shared(), |server| {
+test_on!(every_call_works_inside_a_tokio_task, PostgresServer::shared(), |server| {
     let (outside, url) = (server.client(), server.url());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for session_locks in [false, true] {

@@ -299,7 +299,7 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     assert_eq!(line(&mut admin, &name), []);
 });
 
-test_on!(a_freed_lock_is_reserved_briefly, shared(), |server| {
+test_on!(a_freed_lock_is_briefly_reserved_for_the_notified_client, shared(), |server| {
     let (name, mut admin) = (fresh("kept"), server.admin());
     stand(&mut admin, &name, "told", "0");
     let keep =

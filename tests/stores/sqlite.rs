@@ -533,7 +533,7 @@ pub(crate) fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
 }
 
 #[test]
-fn a_crashed_user_of_the_files_group_blocks_no_owner() {
+fn files_of_a_crashed_group_member_never_block_the_owner() {
     const NO_USERS: &str = "no other users: only root can be them";
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("664", &owner);
@@ -647,7 +647,7 @@ fn set_clock(file: &File, by_ms: i64) {
 }
 
 #[test]
-fn a_set_clock_does_not_change_a_lease() {
+fn setting_the_wall_clock_does_not_change_a_sqlite_lease() {
     let file = File::new();
     let (one, other) = (file.client(), file.client());
     let renewed = one.get_lock("renewed").acquire().unwrap();
@@ -673,7 +673,7 @@ fn a_set_clock_does_not_change_a_lease() {
 
 /// A process reads the clock before it reads the row, which another process may renew in between.
 #[test]
-fn no_more_than_the_lease_is_reported_to_remain() {
+fn the_reported_remaining_time_never_exceeds_the_lease() {
     let file = File::new();
     let (one, other) = (file.client(), file.client());
     let lease = ms(60_000);

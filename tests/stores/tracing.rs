@@ -212,7 +212,7 @@ fn failures_are_logged_with_their_outcome() {
 }
 
 #[test]
-fn a_deadlock_warns_and_names_the_locks() {
+fn a_deadlock_logs_a_warning_that_names_the_locks() {
     let (kept, a, b) = (kept(), fresh("a"), fresh("b"));
     let builder = ClientBuilder::default().detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();

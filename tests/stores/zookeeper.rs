@@ -327,7 +327,7 @@ fn check_on(url: &str, file: &Path) {
     writeln!(log, "lost").unwrap();
 }
 
-test_on!(a_release_wakes_nobody_but_the_next, ZooKeeper::start(CALM), |server| {
+test_on!(a_release_wakes_only_the_next_waiter, ZooKeeper::start(CALM), |server| {
     let asked = Arc::new(AtomicU32::new(0));
     let holder = client(&server.url());
     let begun = now();
@@ -372,7 +372,7 @@ test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server|
     assert_eq!(server.figure("zk_watch_count"), 0);
 });
 
-test_on!(a_locks_node_does_not_count_as_a_waiter, shared(), |server| {
+test_on!(a_lock_below_another_lock_is_no_waiter, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
     {

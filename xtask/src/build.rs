@@ -189,9 +189,9 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // `cargo package` would compile all dependencies again, so the script compiles the packed crates. The
-    // folder is always the same, since in another one cargo would take them for other crates. The patch replaces
-    // the library of crates.io, which the program's Cargo.lock names.
+    // `cargo package` would compile all dependencies again, so the script compiles the packed crates. Its
+    // folder is always the same, since in another one cargo would take them for other crates. The patch
+    // replaces the library of crates.io, which the program's Cargo.lock names.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT

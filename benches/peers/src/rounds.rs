@@ -210,8 +210,8 @@ impl Bench<'_> {
                 };
                 let peers = workload.peers.iter().filter(|peer| is_wanted(peer));
                 let peers: Vec<_> = peers.filter_map(|peer| Some((*peer, self.program(peer)?))).collect();
-                // Ratios compare peers of the same round, and the machine may have changed since. So if one peer's
-                // run is missing, all peers run again.
+                // Ratios compare peers of the same round, and the machine may have changed since. So if one
+                // peer's run is missing, all peers run again.
                 let kept = peers.iter().map(|(peer, _)| self.kept.find(workload.id, peer, round));
                 if let Some(kept) = kept.collect::<Option<Vec<_>>>() {
                     runs.extend(kept);

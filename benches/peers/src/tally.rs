@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn no_waits_have_no_quantile() {
+    fn without_waits_there_is_no_quantile() {
         assert_eq!(Waits::default().quantile_us(0.5), None);
     }
 }

@@ -88,7 +88,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // Cargo also builds programs, since tests start them. They contain no tests, so skip them.
+                    // Cargo also builds programs, since tests start them. They contain no tests, so skip.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,

@@ -34,7 +34,7 @@ fn is_root(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_replaced_file_keeps_its_mode_and_owner() {
+fn a_fenced_write_keeps_the_files_mode_and_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     let (_, fence) = fences();
@@ -68,7 +68,7 @@ fn a_replaced_file_keeps_its_mode_and_owner() {
 }
 
 #[test]
-fn a_file_whose_owner_cannot_be_kept_is_refused() {
+fn a_fenced_write_that_cannot_keep_the_owner_is_refused() {
     const FOLDER: &str = "LEASEHOLD_TEST_FOLDER";
     let (_, fence) = fences();
     if let Some(folder) = std::env::var_os(FOLDER) {
@@ -117,7 +117,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused() {
 }
 
 #[test]
-fn planted_links_are_not_followed() {
+fn a_fenced_write_follows_no_planted_link() {
     let folder = shared();
     let safe = tempfile::tempdir().unwrap();
     let (_, fence) = fences();
@@ -135,8 +135,8 @@ fn planted_links_are_not_followed() {
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // A hard link is an ordinary file to the kernel. This one is a second name of the file `victim`, which the
-    // writer must not change.
+    // To the kernel a hard link is an ordinary file. This link is a second name of the file `victim`, which
+    // the writer must not change.
     let path = folder.path().join("by a second name");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();
