@@ -59,29 +59,29 @@ macro_rules! outputs_say {
 }
 
 outputs_say! {
-    a_thread_takes_a_lock_again: "reentrancy"
+    the_reentrancy_example_acquires_a_held_lock_again: "reentrancy"
         ["held 1 time ", "deposit 10: held 2", "deposit 20: held 2", "held 1 time again"]
         ["afterwards: locked false", "another thread gets it meanwhile: false"];
-    a_late_write_is_refused: "fenced_writes"
+    the_fencing_example_refuses_a_late_write: "fenced_writes"
         ["slow has it", "written: true", "slow goes on;  written: false", "quick's report"];
-    transfers_in_all_directions_at_once_lose_nothing: "transfer"
+    the_transfer_example_loses_no_money: "transfer"
         ["Ada has ", "Ben has ", "Cleo has ", "together 3000"];
-    a_long_rebuild_gives_way_to_the_editor: "gives_way"
+    the_rebuild_example_gives_way_to_the_editor: "gives_way"
         ["gave way with parts left: true", "the rest is next"] // the editor's line may come anywhere between
         ["the editor has the catalogue", "the rest is next"];
     the_deadlock_example_reports_and_breaks_a_deadlock: "transfer_wrong_order"
         ["deadlock: 2 threads wait for each other", "a teller holds example:wrong:", "given up: true"]
         ["a transfer was made: true", "ended for a deadlock: 1", "made again, with both locks"];
-    blocks_of_numbers_are_reserved_once: "number_blocks"
+    the_number_example_reserves_each_block_once: "number_blocks"
         ["invoices 1 to 100", "invoices 701 to 800", "blocks that nobody else has: 8"];
     the_licence_example_counts_its_seats: "licence_seats"
         ["a group of two sits down; seats left: 1", "another two may sit down: false",
          "somebody alone may: true", "who waited for all three got them: true", "seats left: 2",
          "seats left: 3"];
-    the_second_scheduler_takes_over_after_the_first: "one_scheduler"
+    the_scheduler_example_has_a_second_leader_take_over: "one_scheduler"
         ["the first starts the backup: done", "the second leads: false", "of a later term: true",
          "the second starts the report: done", "starts the backup again: refused, of an old term"];
-    the_example_of_the_article_locks_with_a_token: "article_lock"
+    the_article_example_locks_with_a_token: "article_lock"
         ["taken; the key's value is ", "a token lock", "again, by the same thread: ", "free: true"];
 }
 

@@ -48,7 +48,7 @@ fn pages_rules_and_dashboard_name_real_metrics() {
 }
 
 #[test]
-fn the_dashboard_shows_what_serve_counts() {
+fn the_dashboard_shows_the_metrics_of_leasehold_serve() {
     let (dashboard, counted) = (page("docs/operating/dashboard.json"), registered());
     let shown = metrics(&dashboard);
     let names = "up locks_held waiters locks_without_end oldest_hold_seconds deadlocks job_runs \

@@ -43,7 +43,7 @@ fn a_folder_over_its_limit_or_without_one_is_reported() {
 }
 
 #[test]
-fn comments_and_unit_tests_are_counted_apart_from_code() {
+fn the_size_limits_count_comments_and_unit_tests_separately() {
     let text = "//! What.\nuse a::B;\n\n/// Does.\nfn f() {} // why\n#[cfg(all(test, not(x)))]\nmod tests {\n    // one\n}\n";
     assert_eq!(Lines::of(text, false), Lines { code: 2, comments: 2, tests: 4 });
     assert_eq!(Lines::of(text, true), Lines { code: 0, comments: 0, tests: 8 });

@@ -83,7 +83,7 @@ fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &TempDir) -> Str
 }
 
 #[test]
-fn sending_a_guard_is_refused_with_advice() {
+fn sending_a_guard_to_a_thread_does_not_compile() {
     let folder = tempfile::tempdir().unwrap();
     for code in [
         "let guard = lock.acquire()?; std::thread::spawn(move || drop(guard));",
@@ -114,7 +114,7 @@ fn permit_methods_exist_on_permits_only() {
 }
 
 #[test]
-fn an_unused_handle_is_warned_about() {
+fn the_compiler_warns_about_an_unused_lock_handle() {
     let folder = tempfile::tempdir().unwrap();
     let factories = "\
         lock(\"a\") fair_lock(\"a\") fenced_lock(\"a\") token_lock(\"a\") spin_lock(\"a\") \

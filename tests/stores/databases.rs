@@ -353,7 +353,7 @@ pub(crate) fn connect_session(url: &str, lease: Duration) -> Result<LockClient> 
     LockClient::builder().url(url).lease(lease).session_locks().build()
 }
 
-on_databases!(a_held_name_never_delays_another_name, D::shared(), |server| {
+on_databases!(a_held_lock_never_delays_a_lock_of_another_name, D::shared(), |server| {
     other_names_are_not_delayed(|| server.client());
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 });
@@ -694,7 +694,7 @@ on_databases!(a_database_deadlock_has_its_own_error_kind, D::shared(), |server| 
     }
 });
 
-on_databases!(unusable_transaction_lock_names_are_refused, D::shared(), |server| {
+on_databases!(unusable_names_of_locks_in_transactions_are_refused, D::shared(), |server| {
     assert!(D::new_names("a; b").is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
     let names = server.names_apart();
     let mut connection = server.connect();

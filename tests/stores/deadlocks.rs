@@ -326,7 +326,7 @@ fn run(
 
 /// A cycle that lasts longer than 1.35 s must be reported, since its search and reads are over by then.
 #[test]
-fn random_programs_get_exactly_their_deadlocks_reported() {
+fn each_deadlock_of_random_programs_is_reported_and_no_other() {
     watch_for_stalls();
     let (next, found, never) = (AtomicU64::new(0), Mutex::new(Found::default()), Interrupt::new());
     let takes = |player: &Player<'_>| {
@@ -346,7 +346,7 @@ fn random_programs_get_exactly_their_deadlocks_reported() {
 
 /// On a server, each long wait is on a reported cycle, leads to one, or to a process that runs.
 #[test]
-fn random_programs_on_redis_get_exactly_their_deadlocks_reported() {
+fn each_deadlock_of_random_programs_on_redis_is_reported() {
     const WITHIN: Duration = Duration::from_secs(3);
     watch_for_stalls();
     let mut found = Found::default();

@@ -52,7 +52,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 }
 
 #[test]
-fn inspection_of_a_max_hold_shows_times_and_place() {
+fn inspecting_a_hold_with_max_hold_shows_its_times_and_place() {
     let store = MemoryStore::new();
     // Without directory entries, only the lock itself can tell its holder's place.
     let builder = || LockClient::builder().directory(false);

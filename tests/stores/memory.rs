@@ -66,7 +66,7 @@ fn a_hold_is_renewed_after_a_third_of_its_lease() {
 }
 
 #[test]
-fn a_max_hold_is_renewed_up_to_its_end() {
+fn a_hold_with_max_hold_is_renewed_up_to_its_end() {
     let (clock, store) = world();
     let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let guard = client.lock_builder("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();

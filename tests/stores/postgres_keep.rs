@@ -45,7 +45,7 @@ fn await_checks(admin: &mut Client) {
     }
 }
 
-test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |server| {
+test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::start(), |server| {
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     // Together these two calls use every statement that acquires a lock.
     let tries = |theirs: &RedisLock| theirs.try_lock().unwrap();

@@ -45,7 +45,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     }));
 }
 
-test_on!(redis_takes_the_password_from_the_file, default_server(), |binary| {
+test_on!(redis_clients_take_a_changed_password_from_the_file, default_server(), |binary| {
     let server = RedisServer::builder(&binary).user("app on nopass ~* &* +@all").start();
     let run = |words: &str| redis_says(server.admin(), words);
     let url = format!("redis://app@127.0.0.1:{}", server.port());
@@ -69,7 +69,7 @@ fn changing<D: Database>() -> Option<(String, impl Fn(&str))> {
     Some((url, change))
 }
 
-on_databases!(databases_take_the_password_from_the_file, changing::<D>(), |(url, change)| {
+on_databases!(database_clients_take_a_changed_password_from_the_file, changing::<D>(), |(url, change)| {
     follows_a_changed_password(&url, change);
 });
 

@@ -170,7 +170,7 @@ fn a_fenced_write_follows_no_planted_link() {
 }
 
 #[test]
-fn an_appearing_link_cannot_redirect_a_write() {
+fn a_link_that_appears_meanwhile_cannot_redirect_a_fenced_write() {
     let (folder, safe) = (shared(), tempfile::tempdir().unwrap());
     if !is_root(safe.path()) {
         return missing(NEEDS_ROOT);
@@ -224,7 +224,7 @@ fn writing_to_a_symlink_is_refused_but_through_a_linked_folder_works() {
 }
 
 #[test]
-fn a_new_file_gets_the_default_mode() {
+fn a_new_fenced_file_gets_the_default_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     assert!(fencing::write_file(&path, fences().0, b"first").unwrap());
