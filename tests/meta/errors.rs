@@ -61,63 +61,63 @@ fn hasty() -> ClientBuilder {
 fn making_a_client(list: &mut List) {
     list.section("Making a client");
     let url = || options().url("redis://127.0.0.1:6379");
-    list.add("no url()", options().build());
-    list.add("lease(0)", url().lease(Duration::ZERO).build());
-    list.add("lease(99 ms)", url().lease(99 * MS).build());
-    list.add("lease(101 years)", url().lease(Duration::from_secs(101 * 366 * 24 * 3600)).build());
-    list.add("command_timeout(0)", url().command_timeout(Duration::ZERO).build());
-    list.add("connect_timeout(0)", url().connect_timeout(Duration::ZERO).build());
-    list.add("connect_timeout(Duration::MAX)", url().connect_timeout(Duration::MAX).build());
-    list.add("pool_size(0)", url().pool_size(0).build());
-    list.add("pool_size(u32::MAX)", url().pool_size(u32::MAX).build());
-    list.add("client_name(\"my app\")", url().client_name("my app").build());
-    list.add("database(-1)", url().database(-1).build());
-    list.add("require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
-    list.add("require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
-    list.add("durable(2, 0)", url().durable(2, 0).build());
-    list.add("durable(0, 0)", url().durable(0, 0).build());
+    list.add("ClientBuilder::build() without url()", options().build());
+    list.add("ClientBuilder::lease(0)", url().lease(Duration::ZERO).build());
+    list.add("ClientBuilder::lease(99 ms)", url().lease(99 * MS).build());
+    list.add("ClientBuilder::lease(101 years)", url().lease(Duration::from_secs(101 * 366 * 24 * 3600)).build());
+    list.add("ClientBuilder::command_timeout(0)", url().command_timeout(Duration::ZERO).build());
+    list.add("ClientBuilder::connect_timeout(0)", url().connect_timeout(Duration::ZERO).build());
+    list.add("ClientBuilder::connect_timeout(Duration::MAX)", url().connect_timeout(Duration::MAX).build());
+    list.add("ClientBuilder::pool_size(0)", url().pool_size(0).build());
+    list.add("ClientBuilder::pool_size(u32::MAX)", url().pool_size(u32::MAX).build());
+    list.add("ClientBuilder::client_name(\"my app\")", url().client_name("my app").build());
+    list.add("ClientBuilder::database(-1)", url().database(-1).build());
+    list.add("ClientBuilder::require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
+    list.add("ClientBuilder::require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
+    list.add("ClientBuilder::durable(2, 0)", url().durable(2, 0).build());
+    list.add("ClientBuilder::durable(0, 0)", url().durable(0, 0).build());
     list.add(
-        "require_replicas(1, 5 s)",
+        "ClientBuilder::require_replicas(1, 5 s) with a command_timeout of 200 ms",
         url().command_timeout(200 * MS).require_replicas(1, 5000 * MS).build(),
     );
-    list.add("allowed_hosts([\"cache:6379\"])", url().allowed_hosts(["cache:6379"]).build());
-    list.add("sentinel_password(…) with redis://", url().sentinel_password("secret").build());
-    list.add("tls_ca(…) with redis://", url().tls_ca("/no/such/file").build());
-    list.add("tls_identity(…) with redis://", url().tls_identity("/no/such/file", "/no/such/key").build());
+    list.add("ClientBuilder::allowed_hosts([\"cache:6379\"])", url().allowed_hosts(["cache:6379"]).build());
+    list.add("ClientBuilder::sentinel_password(…) with a redis:// URL", url().sentinel_password("secret").build());
+    list.add("ClientBuilder::tls_ca(…) with a redis:// URL", url().tls_ca("/no/such/file").build());
+    list.add("ClientBuilder::tls_identity(…) with a redis:// URL", url().tls_identity("/no/such/file", "/no/such/key").build());
     let tls = || options().url("rediss://127.0.0.1:6379");
-    list.add("tls_ca of a file that is not there", tls().tls_ca("/no/such/file").build());
+    list.add("ClientBuilder::tls_ca() of a missing file", tls().tls_ca("/no/such/file").build());
     list.add(
-        "tls_identity of files that are not there",
+        "ClientBuilder::tls_identity() of missing files",
         tls().tls_identity("/no/such/a", "/no/such/b").build(),
     );
-    list.add("table(\"a b\") with sqlite://", options().url("sqlite:///tmp/x").table("a b").build());
-    list.add("database(1) with sqlite://", options().url("sqlite:///tmp/x").database(1).build());
-    list.add("session_locks() with sqlite://", options().url("sqlite:///tmp/x").session_locks().build());
+    list.add("ClientBuilder::table(\"a b\") with a sqlite:// URL", options().url("sqlite:///tmp/x").table("a b").build());
+    list.add("ClientBuilder::database(1) with a sqlite:// URL", options().url("sqlite:///tmp/x").database(1).build());
+    list.add("ClientBuilder::session_locks() with a sqlite:// URL", options().url("sqlite:///tmp/x").session_locks().build());
     let two = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"];
     let three = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
-    list.add("redlock() of two servers", options().redlock(two).build());
-    list.add("redlock() and url()", url().redlock(three).build());
-    list.add("redlock() and ring()", options().redlock(three).ring(Ring::new(two)).build());
-    list.add("redlock() of servers of which none answers", options().redlock(three).build());
-    list.add("redlock() of PostgreSQL", options().redlock(["postgres://a/b"; 3]).build());
-    list.add("node_timeout() without redlock()", url().node_timeout(MS).build());
-    list.add("node_timeout(0)", options().redlock(three).node_timeout(Duration::ZERO).build());
-    list.add("ring() and url()", url().ring(Ring::new(two)).build());
-    list.add("ring([])", options().ring(Ring::new(Vec::<RingNode>::new())).build());
-    list.add("ring() with an epoch of 0", options().ring(Ring::new(two).epoch(0)).build());
-    list.add("ring() with a node twice", options().ring(Ring::new([two[0], two[0]])).build());
+    list.add("ClientBuilder::redlock() with two servers", options().redlock(two).build());
+    list.add("ClientBuilder::redlock() together with url()", url().redlock(three).build());
+    list.add("ClientBuilder::redlock() together with ring()", options().redlock(three).ring(Ring::new(two)).build());
+    list.add("ClientBuilder::redlock() with servers of which none can be reached", options().redlock(three).build());
+    list.add("ClientBuilder::redlock() with postgres:// URLs", options().redlock(["postgres://a/b"; 3]).build());
+    list.add("ClientBuilder::node_timeout() without redlock()", url().node_timeout(MS).build());
+    list.add("ClientBuilder::node_timeout(0) with redlock()", options().redlock(three).node_timeout(Duration::ZERO).build());
+    list.add("ClientBuilder::ring() together with url()", url().ring(Ring::new(two)).build());
+    list.add("ClientBuilder::ring() with no node", options().ring(Ring::new(Vec::<RingNode>::new())).build());
+    list.add("ClientBuilder::ring() with an epoch of 0", options().ring(Ring::new(two).epoch(0)).build());
+    list.add("ClientBuilder::ring() with the same node twice", options().ring(Ring::new([two[0], two[0]])).build());
     let weightless = RingNode::new(two[0]).weight(0);
-    list.add("ring() with a weight of 0", options().ring(Ring::new([weightless])).build());
+    list.add("ClientBuilder::ring() with a node of weight 0", options().ring(Ring::new([weightless])).build());
     let unnamed = RingNode::new(two[0]).label("");
-    list.add("ring() with an empty label", options().ring(Ring::new([unnamed])).build());
+    list.add("ClientBuilder::ring() with a node whose label is empty", options().ring(Ring::new([unnamed])).build());
     let lost = RingNode::new(two[0]).lost();
-    list.add("ring() of a node that is marked lost()", options().ring(Ring::new([lost])).build());
-    list.add("ring() of a cluster", options().ring(Ring::new(["redis-cluster://a"])).build());
-    list.add("ring() of servers of which none answers", options().ring(Ring::new(two)).build());
+    list.add("ClientBuilder::ring() with a node that is marked lost()", options().ring(Ring::new([lost])).build());
+    list.add("ClientBuilder::ring() with a redis-cluster:// URL", options().ring(Ring::new(["redis-cluster://a"])).build());
+    list.add("ClientBuilder::ring() with servers of which none can be reached", options().ring(Ring::new(two)).build());
     let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
-    list.add("connect_lazily(), then lock()", late.get_lock("orders").lock());
+    list.add("lock() of a client that connects lazily, when no server listens", late.get_lock("orders").lock());
     list.add(
-        "connect_lazily() with a URL without a scheme",
+        "LockClient::connect_lazily(\"localhost:6379\")",
         LockClient::connect_lazily("localhost:6379").map(drop),
     );
 }
@@ -148,7 +148,7 @@ fn environment(list: &mut List) {
         let text = String::from_utf8(out.stdout).unwrap();
         let said = text.lines().find_map(|line| line.split_once(SAYS)).map(|(_, said)| said);
         let said = said.unwrap_or_else(|| panic!("{name}={value}: {text}"));
-        list.text.push_str(&format!("{name}={value}\n    {said}\n"));
+        list.text.push_str(&format!("ClientBuilder::from_env() with {name}={value:?}\n    {said}\n"));
     }
 }
 
@@ -169,11 +169,11 @@ fn faults(list: &mut List) {
     let client = LockClient::in_memory_with(&store);
     for fault in [Fault::Refused, Fault::RequestLost, Fault::AnswerLost] {
         store.fail(fault);
-        list.add(&format!("fail({fault:?}), then try_lock()"), client.get_lock("orders").try_lock());
+        list.add(&format!("try_lock() after MemoryStore::fail(Fault::{fault:?})"), client.get_lock("orders").try_lock());
     }
     store.heal();
     store.slow_down(Duration::from_secs(5));
-    list.add("slow_down(5 s), then try_lock()", client.get_lock("orders").try_lock());
+    list.add("try_lock() after MemoryStore::slow_down(5 s)", client.get_lock("orders").try_lock());
     let elsewhere = LockClient::in_memory();
     list.add("MemoryStore::pause_client() with a client of another store", store.pause_client(&elsewhere));
 }
@@ -197,10 +197,10 @@ fn urls(list: &mut List) {
     for url in urls.split(' ') {
         let mistake = match url {
             _ if url.contains("127.0.0.1:1") => ", where no server listens",
-            _ if url.ends_with("=verify-ca") => ", without authorities",
+            _ if url.ends_with("=verify-ca") => ", without certificate authorities",
             _ => "",
         };
-        list.add(&format!("url({url:?}){mistake}"), options().url(url).build());
+        list.add(&format!("ClientBuilder::url({url:?}){mistake}"), options().url(url).build());
     }
 }
 
@@ -209,46 +209,46 @@ fn arguments(list: &mut List) {
     let client = LockClient::in_memory();
     let lock = client.get_lock("orders");
     let second = 1000 * MS;
-    list.add("lock(\"\")", client.get_lock("").lock());
-    list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock());
+    list.add("lock() of a lock whose name is empty", client.get_lock("").lock());
+    list.add("lock() of a lock whose name has 64 KiB and a byte", client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock());
     list.add(
-        "a name that looks like a fair lock's queue",
+        "lock() of a lock whose name is that of a fair lock's queue",
         client.get_lock("redisson_lock_queue:{orders}").lock(),
     );
-    list.add("a name that looks like a semaphore's permits", client.get_lock("{orders}:timeout").lock());
+    list.add("lock() of a lock whose name is that of a semaphore's permits", client.get_lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
-    list.add("max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
+    list.add("lock() of a lock with max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
     let backoff = Backoff::exponential(2 * second, second);
     list.add(
-        "spin() with a back-off that shrinks",
+        "lock() of a spin lock whose longest back-off is below its first",
         client.lock_builder("orders").spin(backoff).build().lock(),
     );
-    list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
-    list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
-    list.add("get_multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
+    list.add("run_once() with at_least 0", client.run_once("orders", Duration::ZERO, second, |_| ()));
+    list.add("run_once() with at_least 2 s and at_most 1 s", client.run_once("orders", 2 * second, second, |_| ()));
+    list.add("lock() of a multi-lock without locks", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
     let twice = [client.get_lock("orders"), client.get_lock("orders")];
-    list.add("get_multi_lock() with a lock twice", client.get_multi_lock(twice).lock());
+    list.add("lock() of a multi-lock that has the same lock twice", client.get_multi_lock(twice).lock());
     lock.lock().unwrap();
-    list.add("condition(\"\")", lock.condition("").notify_one());
+    list.add("Condition::notify_one() of a condition whose name is empty", lock.condition("").notify_one());
     lock.unlock().unwrap();
-    list.add("semaphore: acquire(0)", client.get_semaphore("slots").acquire(0));
+    list.add("Semaphore::acquire(0)", client.get_semaphore("slots").acquire(0));
     let permits = client.get_expirable_semaphore("slots");
     list.add(
-        "get_expirable_semaphore: acquire_with(1001, …)",
+        "ExpirableSemaphore::acquire_with(1001, …)",
         permits.acquire_with(1001, &AcquireOptions::new()),
     );
-    list.add("semaphore: acquire() before try_set_permits()", client.get_semaphore("slots").acquire(1));
+    list.add("Semaphore::acquire() before try_set_permits()", client.get_semaphore("slots").acquire(1));
     let leased = AcquireOptions::new().lease(second);
     list.add(
-        "semaphore: acquire_with() with a lease",
+        "Semaphore::acquire_with() with a lease",
         client.get_semaphore("slots").acquire_with(1, &leased),
     );
-    list.add("get_expirable_semaphore: release(\"7\")", permits.release("7"));
-    list.add("get_expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
+    list.add("ExpirableSemaphore::release(\"7\")", permits.release("7"));
+    list.add("ExpirableSemaphore::release_many() of no permits", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
-    list.add("get_expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
-    list.add("change_ring() of a client with no ring", client.change_ring(Ring::new(["redis://127.0.0.1"])));
+    list.add("ExpirableSemaphore::update_lease_time(…, 0)", permits.update_lease_time(&id, Duration::ZERO));
+    list.add("LockClient::change_ring() of a client that uses no ring", client.change_ring(Ring::new(["redis://127.0.0.1"])));
     let fence = client.get_fenced_lock("orders").acquire().unwrap().fencing_token().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
 }
@@ -259,71 +259,71 @@ fn holding(list: &mut List) {
     let store = MemoryStore::with_clock(clock.clone());
     let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let lock = client.get_lock("orders");
-    list.add("unlock() of a free lock", lock.unlock());
+    list.add("unlock() of a lock that nobody holds", lock.unlock());
     let guard = other.get_lock("orders").acquire().unwrap();
-    list.add("unlock() of another's lock", lock.unlock());
+    list.add("unlock() of a lock that another owner holds", lock.unlock());
     let interrupt = Interrupt::new();
     interrupt.interrupt();
-    list.add("lock_interruptibly(), interrupted", lock.lock_interruptibly(&interrupt));
+    list.add("lock_interruptibly() of a busy lock, when the wait is interrupted", lock.lock_interruptibly(&interrupt));
     guard.unlock().unwrap();
     lock.lock_with_lease(1000 * MS).unwrap();
     clock.advance(2000 * MS);
-    list.add("unlock() after the lease has run out", lock.unlock());
+    list.add("unlock() of a lock whose lease has run out", lock.unlock());
     let guard = lock.acquire_with(&leased(1000 * MS)).unwrap().unwrap();
     clock.advance(2000 * MS);
-    list.add("check() after the lease has run out", guard.check());
-    list.add("guard.unlock() after the lease has run out", guard.unlock());
+    list.add("Guard::check() after the lease has run out", guard.check());
+    list.add("Guard::unlock() after the lease has run out", guard.unlock());
     let guard = lock.acquire().unwrap();
     other.get_lock("orders").force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
-    list.add("check() after force_unlock() elsewhere", guard.check());
+    list.add("Guard::check() after another client's force_unlock()", guard.check());
     drop(guard);
     let most = client.lock_builder("orders").max_hold(1000 * MS).build();
     let guard = most.acquire().unwrap();
     clock.advance(2000 * MS);
-    list.add("check() after max_hold", guard.check());
+    list.add("Guard::check() after the time of max_hold", guard.check());
     drop(guard);
     let strict = client.lock_builder("orders").non_reentrant().build();
     strict.lock().unwrap();
-    list.add("lock() again, non_reentrant()", strict.lock());
+    list.add("lock() of a non_reentrant() lock that this thread holds", strict.lock());
     strict.unlock().unwrap();
     strict.lock().unwrap();
-    list.add("acquire_owned() by a thread that holds the lock", lock.acquire_owned());
+    list.add("acquire_owned() of a lock that this thread holds", lock.acquire_owned());
     strict.unlock().unwrap();
     lock.lock().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let other = lock.clone();
     let task = runtime.spawn(async move { (other.lock(), other.unlock()) });
     let (locked, unlocked) = runtime.block_on(task).unwrap();
-    list.add("lock() by another task of the thread", locked);
-    list.add("unlock() by another task of the thread", unlocked);
+    list.add("lock() of a lock that another tokio task of this thread holds", locked);
+    list.add("unlock() of a lock that another tokio task of this thread holds", unlocked);
     lock.unlock().unwrap();
     let token = client.get_token_lock("token");
     token.lock().unwrap();
-    list.add("get_token_lock: lock() again", token.lock());
-    list.add("lock() with the name of a token lock", client.get_lock("token").lock());
+    list.add("lock() of a token lock that this thread holds", token.lock());
+    list.add("lock() of a plain lock whose name is that of a held token lock", client.get_lock("token").lock());
     token.unlock().unwrap();
     let rw = client.get_read_write_lock("ledger");
     rw.read().lock().unwrap();
-    list.add("write lock by a thread that holds the read lock", rw.write().lock());
+    list.add("lock() of a write lock by a thread that holds the read lock", rw.write().lock());
     rw.read().unlock().unwrap();
     rw.write().lock().unwrap();
-    list.add("owned read guard by a thread that holds the write lock", rw.read().acquire_owned());
+    list.add("acquire_owned() of a read lock by a thread that holds the write lock", rw.read().acquire_owned());
     rw.write().unlock().unwrap();
     let condition = lock.condition("ready");
-    list.add("condition: notify_one() without the lock", condition.notify_one());
+    list.add("Condition::notify_one() by a thread that does not hold the lock", condition.notify_one());
     let mut lost = lock.acquire_with(&leased(1000 * MS)).unwrap().unwrap();
     clock.advance(2000 * MS);
-    list.add("condition: wait() with a guard whose lease has run out", condition.wait(&mut lost));
+    list.add("Condition::wait() with a guard whose lease has run out", condition.wait(&mut lost));
     drop(lost);
     let mut others = client.get_lock("stock").acquire().unwrap();
-    list.add("condition: wait() with the guard of another lock", condition.wait(&mut others));
+    list.add("Condition::wait() with a guard of another lock", condition.wait(&mut others));
     let mut guard = lock.acquire().unwrap();
     let inner = lock.acquire().unwrap();
-    list.add("condition: wait() with one of two guards", condition.wait(&mut guard));
+    list.add("Condition::wait() by a thread that has two guards of the lock", condition.wait(&mut guard));
     drop(inner);
     client.shutdown().unwrap();
-    list.add("check() after shutdown()", guard.check());
+    list.add("Guard::check() after shutdown()", guard.check());
     list.add("lock() after shutdown()", lock.lock());
 }
 
@@ -334,44 +334,44 @@ fn greeting(version: &str, mode: &str, role: &str) -> String {
 }
 
 fn servers(list: &mut List) {
-    list.section("Servers of Redis that cannot be used");
+    list.section("Connecting to servers that cannot be used");
     let mut connecting = |how: &str, answer: fn(&str) -> String| {
         let server = answering(answer);
         let address = server.address.to_string();
         list.varying = vec![(address.clone(), "HOST:PORT")];
         let login = if how.contains("login") { "user:secret@" } else { "" };
-        let options = if how == "a server that does not answer" { hasty() } else { options() };
+        let options = if how == "connect(), when the server does not answer" { hasty() } else { options() };
         let result = options.url(format!("redis://{login}{address}")).build();
         assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
         list.add(how, result);
     };
-    connecting("a server that knows no HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
-    connecting("a server that is Redis 5", |_| greeting("5.0.7", "standalone", "master"));
-    connecting("redis:// to a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
-    connecting("a server that is a replica", |_| greeting("7.0.0", "standalone", "replica"));
-    connecting("a server that answers -NOAUTH", |_| "-NOAUTH Authentication required.\r\n".into());
-    connecting("a login answered by -WRONGPASS", |_| {
+    connecting("connect(), when the server does not know the command HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
+    connecting("connect(), when the server is Redis 5", |_| greeting("5.0.7", "standalone", "master"));
+    connecting("connect() with a redis:// URL, when the server is a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
+    connecting("connect(), when the server is a replica", |_| greeting("7.0.0", "standalone", "replica"));
+    connecting("connect() without a password, when the server answers -NOAUTH", |_| "-NOAUTH Authentication required.\r\n".into());
+    connecting("connect() with a login that the server answers by -WRONGPASS", |_| {
         "-WRONGPASS invalid username-password pair or user is disabled.\r\n".into()
     });
-    connecting("a login answered by -DENIED", |_| "-DENIED Redis is running in protected mode\r\n".into());
-    connecting("a server that answers -ERR max number of clients", |_| {
+    connecting("connect() with a login that the server answers by -DENIED", |_| "-DENIED Redis is running in protected mode\r\n".into());
+    connecting("connect(), when the server answers -ERR max number of clients", |_| {
         "-ERR max number of clients reached\r\n".into()
     });
-    connecting("a login to a server without passwords", |command| {
+    connecting("connect() with a login, when the server has no passwords", |command| {
         let refused = "-ERR AUTH <password> called without any password configured for the default user.\r\n";
         if command.starts_with("AUTH") { refused.into() } else { greeting("7.0.0", "standalone", "master") }
     });
-    connecting("a login answered by -ERR something else", |_| "-ERR something else\r\n".into());
-    connecting("a server that answers -LOADING", |_| {
+    connecting("connect() with a login that the server answers by -ERR something else", |_| "-ERR something else\r\n".into());
+    connecting("connect(), when the server answers -LOADING", |_| {
         "-LOADING Redis is loading the dataset in memory\r\n".into()
     });
-    connecting("a user without permission for scripts", |command| match command.split(' ').next() {
+    connecting("connect(), when the user may not run scripts", |command| match command.split(' ').next() {
         Some("HELLO") => greeting("7.0.0", "standalone", "master"),
         Some("AUTH" | "SELECT") => "+OK\r\n".into(),
         _ => "-NOPERM this user has no permissions to run the 'evalsha' command\r\n".into(),
     });
-    connecting("a server that answers HELLO by +what", |_| "+what\r\n".into());
-    connecting("a server that does not answer", |_| String::new());
+    connecting("connect(), when the server answers HELLO by +what", |_| "+what\r\n".into());
+    connecting("connect(), when the server does not answer", |_| String::new());
     let server = talking(|mut stream| {
         stream.read_exact(&mut [0; 1]).ok();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
@@ -384,10 +384,10 @@ fn servers(list: &mut List) {
         // A MySQL server speaks first, so MySQL's client waits for a web server until its time-out.
         let options = if scheme == "mysql" { hasty() } else { options() };
         let result = options.url(format!("{scheme}://{address}{path}")).build();
-        list.add(&format!("{scheme}:// to a web server"), result);
+        list.add(&format!("connect() with a URL {scheme}://…, when the server is a web server"), result);
     }
 
-    list.section("Refusals of a Redis in use");
+    list.section("Requests that Redis refuses");
     for (how, refusal) in [
         ("-NOPERM", "-NOPERM this user has no permissions to run the 'evalsha' command\r\n"),
         ("-WRONGTYPE", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
@@ -412,9 +412,9 @@ fn servers(list: &mut List) {
         ("-ERR value is not an integer", "-ERR value is not an integer or out of range\r\n"),
         ("-ERR something else", "-ERR something else\r\n"),
         ("+OK", "+OK\r\n"),
-        ("no answer", ""),
+        ("nothing", ""),
     ] {
-        list.add_error(&format!("try_lock(): {how}"), &refused_in_use(refusal));
+        list.add_error(&format!("try_lock(), when the server answers {how}"), &refused_in_use(refusal));
     }
 }
 
@@ -441,7 +441,7 @@ fn refused_in_use(refusal: &'static str) -> Error {
 
 #[test]
 fn docs_errors_txt_lists_every_error_users_can_provoke() {
-    let head = "The errors that a user can provoke: how, the kind, and the text. Written by\n\
+    let head = "Errors that a user can provoke: the call and its situation, then kind and text. Written by\n\
                  LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors\n";
     let mut list = List { text: head.to_owned(), varying: Vec::new() };
     making_a_client(&mut list);
