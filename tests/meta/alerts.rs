@@ -1,7 +1,7 @@
 //! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
 //!
-//! A real client sends an outage's series: it runs by a clock that the test moves, and the outage begins at
-//! eight instants between two scrapes. The other rules are tried in `fleet.rs`. `LEASEHOLD_BLESS=1` writes the series to
+//! The series of an outage come from a real client, whose clock the test moves. Outages begin at eight
+//! instants between two scrapes. `fleet.rs` tests the other rules. `LEASEHOLD_BLESS=1` writes the series to
 //! `docs/operating/alerts_test.yml`, which Prometheus's `promtool` judges.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::support::prelude::*;
 use crate::support::recorder::Kept;
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
-/// The length of an outage in seconds, in which a hold with a lease of 30 s is lost.
+/// The length of an outage in seconds. The lease is 30 s, so the hold is lost meanwhile.
 const OUTAGE: u64 = 45;
 /// The second at which a scrape takes place and the first outage begins.
 pub(crate) const BEGINS: u64 = 300;

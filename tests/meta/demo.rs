@@ -22,7 +22,7 @@ const ROWS: [&str; 7] = [
     "redis_lock_fenced",
 ];
 
-/// How often a row's runs went wrong: by a late sale, or by a piece that was sold twice.
+/// In a row's runs with this trouble: how many sales came late, and how many pieces were sold twice.
 fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
     let count = |what: &str| row[trouble][what].as_u64().unwrap_or_else(|| panic!("{trouble} {what}: {row}"));
     (count("late"), count("twice"))

@@ -61,59 +61,60 @@ fn hasty() -> ClientBuilder {
 fn making_a_client(list: &mut List) {
     list.section("Making a client");
     let url = || options().url("redis://127.0.0.1:6379");
-    list.add("ClientBuilder::build() without url()", options().build());
-    list.add("ClientBuilder::lease(0)", url().lease(Duration::ZERO).build());
-    list.add("ClientBuilder::lease(99 ms)", url().lease(99 * MS).build());
-    list.add("ClientBuilder::lease(101 years)", url().lease(Duration::from_secs(101 * 366 * 24 * 3600)).build());
-    list.add("ClientBuilder::command_timeout(0)", url().command_timeout(Duration::ZERO).build());
-    list.add("ClientBuilder::connect_timeout(0)", url().connect_timeout(Duration::ZERO).build());
-    list.add("ClientBuilder::connect_timeout(Duration::MAX)", url().connect_timeout(Duration::MAX).build());
-    list.add("ClientBuilder::pool_size(0)", url().pool_size(0).build());
-    list.add("ClientBuilder::pool_size(u32::MAX)", url().pool_size(u32::MAX).build());
-    list.add("ClientBuilder::client_name(\"my app\")", url().client_name("my app").build());
-    list.add("ClientBuilder::database(-1)", url().database(-1).build());
-    list.add("ClientBuilder::require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
-    list.add("ClientBuilder::require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
-    list.add("ClientBuilder::durable(2, 0)", url().durable(2, 0).build());
-    list.add("ClientBuilder::durable(0, 0)", url().durable(0, 0).build());
-    list.add(
-        "ClientBuilder::require_replicas(1, 5 s) with a command_timeout of 200 ms",
+    let mut add = |call: &str, result: Result<LockClient>| list.add(&format!("ClientBuilder::{call}"), result);
+    add("build() without url()", options().build());
+    add("lease(0)", url().lease(Duration::ZERO).build());
+    add("lease(99 ms)", url().lease(99 * MS).build());
+    add("lease(101 years)", url().lease(Duration::from_secs(101 * 366 * 24 * 3600)).build());
+    add("command_timeout(0)", url().command_timeout(Duration::ZERO).build());
+    add("connect_timeout(0)", url().connect_timeout(Duration::ZERO).build());
+    add("connect_timeout(Duration::MAX)", url().connect_timeout(Duration::MAX).build());
+    add("pool_size(0)", url().pool_size(0).build());
+    add("pool_size(u32::MAX)", url().pool_size(u32::MAX).build());
+    add("client_name(\"my app\")", url().client_name("my app").build());
+    add("database(-1)", url().database(-1).build());
+    add("require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
+    add("require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
+    add("durable(2, 0)", url().durable(2, 0).build());
+    add("durable(0, 0)", url().durable(0, 0).build());
+    add(
+        "require_replicas(1, 5 s) with a command_timeout of 200 ms",
         url().command_timeout(200 * MS).require_replicas(1, 5000 * MS).build(),
     );
-    list.add("ClientBuilder::allowed_hosts([\"cache:6379\"])", url().allowed_hosts(["cache:6379"]).build());
-    list.add("ClientBuilder::sentinel_password(…) with a redis:// URL", url().sentinel_password("secret").build());
-    list.add("ClientBuilder::tls_ca(…) with a redis:// URL", url().tls_ca("/no/such/file").build());
-    list.add("ClientBuilder::tls_identity(…) with a redis:// URL", url().tls_identity("/no/such/file", "/no/such/key").build());
+    add("allowed_hosts([\"cache:6379\"])", url().allowed_hosts(["cache:6379"]).build());
+    add("sentinel_password(…) with a redis:// URL", url().sentinel_password("secret").build());
+    add("tls_ca(…) with a redis:// URL", url().tls_ca("/no/such/file").build());
+    add("tls_identity(…) with a redis:// URL", url().tls_identity("/no/such/file", "/no/such/key").build());
     let tls = || options().url("rediss://127.0.0.1:6379");
-    list.add("ClientBuilder::tls_ca() of a missing file", tls().tls_ca("/no/such/file").build());
-    list.add(
-        "ClientBuilder::tls_identity() of missing files",
+    add("tls_ca() of a missing file", tls().tls_ca("/no/such/file").build());
+    add(
+        "tls_identity() of missing files",
         tls().tls_identity("/no/such/a", "/no/such/b").build(),
     );
-    list.add("ClientBuilder::table(\"a b\") with a sqlite:// URL", options().url("sqlite:///tmp/x").table("a b").build());
-    list.add("ClientBuilder::database(1) with a sqlite:// URL", options().url("sqlite:///tmp/x").database(1).build());
-    list.add("ClientBuilder::session_locks() with a sqlite:// URL", options().url("sqlite:///tmp/x").session_locks().build());
+    add("table(\"a b\") with a sqlite:// URL", options().url("sqlite:///tmp/x").table("a b").build());
+    add("database(1) with a sqlite:// URL", options().url("sqlite:///tmp/x").database(1).build());
+    add("session_locks() with a sqlite:// URL", options().url("sqlite:///tmp/x").session_locks().build());
     let two = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"];
     let three = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
-    list.add("ClientBuilder::redlock() with two servers", options().redlock(two).build());
-    list.add("ClientBuilder::redlock() together with url()", url().redlock(three).build());
-    list.add("ClientBuilder::redlock() together with ring()", options().redlock(three).ring(Ring::new(two)).build());
-    list.add("ClientBuilder::redlock() with servers of which none can be reached", options().redlock(three).build());
-    list.add("ClientBuilder::redlock() with postgres:// URLs", options().redlock(["postgres://a/b"; 3]).build());
-    list.add("ClientBuilder::node_timeout() without redlock()", url().node_timeout(MS).build());
-    list.add("ClientBuilder::node_timeout(0) with redlock()", options().redlock(three).node_timeout(Duration::ZERO).build());
-    list.add("ClientBuilder::ring() together with url()", url().ring(Ring::new(two)).build());
-    list.add("ClientBuilder::ring() with no node", options().ring(Ring::new(Vec::<RingNode>::new())).build());
-    list.add("ClientBuilder::ring() with an epoch of 0", options().ring(Ring::new(two).epoch(0)).build());
-    list.add("ClientBuilder::ring() with the same node twice", options().ring(Ring::new([two[0], two[0]])).build());
+    add("redlock() with two servers", options().redlock(two).build());
+    add("redlock() together with url()", url().redlock(three).build());
+    add("redlock() together with ring()", options().redlock(three).ring(Ring::new(two)).build());
+    add("redlock() with servers of which none can be reached", options().redlock(three).build());
+    add("redlock() with postgres:// URLs", options().redlock(["postgres://a/b"; 3]).build());
+    add("node_timeout() without redlock()", url().node_timeout(MS).build());
+    add("node_timeout(0) with redlock()", options().redlock(three).node_timeout(Duration::ZERO).build());
+    add("ring() together with url()", url().ring(Ring::new(two)).build());
+    add("ring() with no node", options().ring(Ring::new(Vec::<RingNode>::new())).build());
+    add("ring() with an epoch of 0", options().ring(Ring::new(two).epoch(0)).build());
+    add("ring() with the same node twice", options().ring(Ring::new([two[0], two[0]])).build());
     let weightless = RingNode::new(two[0]).weight(0);
-    list.add("ClientBuilder::ring() with a node of weight 0", options().ring(Ring::new([weightless])).build());
+    add("ring() with a node of weight 0", options().ring(Ring::new([weightless])).build());
     let unnamed = RingNode::new(two[0]).label("");
-    list.add("ClientBuilder::ring() with a node whose label is empty", options().ring(Ring::new([unnamed])).build());
+    add("ring() with a node whose label is empty", options().ring(Ring::new([unnamed])).build());
     let lost = RingNode::new(two[0]).lost();
-    list.add("ClientBuilder::ring() with a node that is marked lost()", options().ring(Ring::new([lost])).build());
-    list.add("ClientBuilder::ring() with a redis-cluster:// URL", options().ring(Ring::new(["redis-cluster://a"])).build());
-    list.add("ClientBuilder::ring() with servers of which none can be reached", options().ring(Ring::new(two)).build());
+    add("ring() with a node that is marked lost()", options().ring(Ring::new([lost])).build());
+    add("ring() with a redis-cluster:// URL", options().ring(Ring::new(["redis-cluster://a"])).build());
+    add("ring() with servers of which none can be reached", options().ring(Ring::new(two)).build());
     let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
     list.add("lock() of a client that connects lazily, when no server listens", late.get_lock("orders").lock());
     list.add(
@@ -454,7 +455,6 @@ fn docs_errors_txt_lists_every_error_users_can_provoke() {
     crate::docs::is_listed("docs/errors.txt", &list.text);
 }
 
-/// The text of a limit names the option.
 #[test]
 fn a_short_leases_error_names_the_minimum() {
     let too_short = |lease| options().lease(lease).url("redis://127.0.0.1").build().unwrap_err().to_string();

@@ -43,7 +43,7 @@ const LATER: &[CallBack] = &[
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, its thread, and the errors of the observer's calls, with `None` for a call that succeeded.
+/// An event, whether it came inside a client call, and the error (if any) of each call by the observer.
 #[derive(Debug)]
 struct Told {
     event: String,

@@ -54,7 +54,7 @@ impl<D: Database> Rows for D {
 /// The rights that docs/stores.md gives a user.
 pub(crate) const DOCUMENTED: &str = "SELECT, INSERT, UPDATE, DELETE";
 
-/// A database server: its connections and transactions, and its differences from the other one.
+/// A server of PostgreSQL or MySQL: its connections and transactions, and how it differs from the other one.
 pub(crate) trait Database: Sized + Sync + 'static {
     type Connection: Send;
     type Transaction<'c>;
@@ -64,15 +64,15 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// The schema of the tables.
     const SCHEMA: &'static str;
     const TABLES: &'static [&'static str];
-    /// Sets the comment of the table of locks; the comment follows.
+    /// The beginning of the statement that sets the comment of the table of locks.
     const COMMENT: &'static str;
     /// Makes the table `old_locks`, as an earlier version had it.
     const OLD_TABLE: &'static str;
-    /// Gives a new user a password.
+    /// The end of `CREATE USER` that sets a password.
     const WITH_PASSWORD: &'static str;
-    /// Demands a client certificate of a new user.
+    /// The end of `CREATE USER` that demands a client certificate.
     const WITH_CERTIFICATE: &'static str;
-    /// Allows a new user one connection.
+    /// The end of `CREATE USER` that allows one connection.
     const WITH_ONE_CONNECTION: &'static str;
     /// Takes away everybody's right to create tables.
     const REVOKE_CREATE: &'static str;
@@ -80,7 +80,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const VERIFIED: &'static str;
     /// Asks the server how many clients use TLS.
     const COUNT_TLS: &'static str;
-    /// The server's table of sessions, and a condition that finds those of a user; the user's name follows.
+    /// The server's table of sessions, and the beginning of a condition that a user's name completes.
     const SESSIONS_OF: &'static str;
     /// The settings of a server that allows few connections.
     const FEW_CONNECTIONS: &'static [&'static str];
@@ -98,7 +98,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const ALIAS: &'static str;
     /// Whether a client refuses a read-only server already when it connects.
     const CONNECT_NEEDS_WRITES: bool;
-    /// Whether a try that a frozen server does not answer may have been granted.
+    /// Whether a try is a single request, so that a try without an answer may have been granted.
     const A_TRY_IS_ONE_REQUEST: bool;
     /// Makes the server end this session's transaction soon, if it is idle.
     const END_IDLE_TRANSACTIONS: &'static str;
@@ -141,7 +141,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn end_sessions_of(&self, user: &str);
     /// The server's process for the client that has just released a lock.
     fn serving_process(&self) -> u32;
-    /// Sets whether commits wait for a replica, of which there is none. `false` if the server cannot wait.
+    /// Sets whether commits wait for a replica, of which there is none. Returns `false` if the server cannot.
     fn await_replicas(&self, awaits: bool) -> bool;
     /// Makes the server read-only, as before a switchover. Open connections stay.
     fn set_read_only(&self, is_read_only: bool);
@@ -198,7 +198,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
         self.options().build().unwrap()
     }
 
-    /// Makes a user with the documented rights on the tables, which exist from then on.
+    /// Creates the tables, and a user with the documented rights on them. `more` ends the `CREATE USER`.
     fn make_user(&self, user: &str, more: &str) {
         self.client();
         self.names();

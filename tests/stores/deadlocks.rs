@@ -278,8 +278,8 @@ fn members(ring: &[&Span]) -> Ring {
     before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
 }
 
-/// How long all of these spans lasted together, and since when; `None` if never. A span ends when it is
-/// noted, a moment after its call ended.
+/// Since when, and for how long, all these spans lasted at the same time; `None` if never. Open spans count
+/// until `by`.
 fn common(spans: &[&Span], by: Instant) -> Option<(Instant, Duration)> {
     let from = spans.iter().map(|span| span.from).max()?;
     let to = spans.iter().map(|span| span.to.unwrap_or(by)).min()?.min(by);

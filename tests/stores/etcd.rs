@@ -12,7 +12,7 @@ use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
-/// For how long after its lease a lock may still look held: see docs/decisions/0016-etcd.md.
+/// How long after the end of its lease a lock may still look held (docs/decisions/0016-etcd.md).
 const LATE: Duration = ms(1_500);
 
 fn builder(url: &str) -> ClientBuilder {

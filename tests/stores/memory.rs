@@ -119,7 +119,7 @@ fn a_guard_is_lost_one_percent_before_its_lease_ends() {
     assert!(rival.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
-/// In the lease's last percent the client counts the hold as lost, and unlocking still frees the lock.
+/// In the lease's last percent the client counts the hold as lost, but the store still has it until `unlock`.
 #[test]
 fn unlocking_in_the_leases_last_percent_frees_the_lock() {
     let (clock, store) = world();

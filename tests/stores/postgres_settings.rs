@@ -267,7 +267,7 @@ test_on!(a_pooler_with_one_session_is_refused, PostgresServer::shared(), |server
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 });
 
-/// Makes a commit fail as on a server whose notification queue is full. Before version 17 that takes 8 GB.
+/// Makes a commit fail as on a server whose notification queue is full. Really filling the queue takes 8 GB.
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);

@@ -620,7 +620,7 @@ fn a_sqlite_file_mounted_without_its_folder_is_refused() {
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two clients hold the lock");
 }
 
-/// The hold is in the file, not in the log. A backup of the file, made before, is copied over it.
+/// The hold's row is in the file itself, not only in the log. Then an older backup is copied over the file.
 #[test]
 fn a_restored_backup_loses_the_holders_locks() {
     let file = File::new();
@@ -684,8 +684,8 @@ fn the_reported_remaining_time_never_exceeds_the_lease() {
     assert_eq!(other.list("a").next().unwrap().unwrap().remaining, Some(lease));
 }
 
-/// No holder outlives a restart of its machine. But the row may be that of another machine, so the lease
-/// counts to its end if the clock is right.
+/// A restart ends all holders of this machine, but the row may be another machine's. So its lease still
+/// counts, until its end by the wall clock.
 #[test]
 fn a_lease_from_before_a_machine_restart_still_ends() {
     let file = File::new();

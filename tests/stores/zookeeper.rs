@@ -144,7 +144,8 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
     assert!(next > fence, "{next:?} after {fence:?}");
 });
 
-/// With these ticks, a follower reports its clients to the leader so late that the test can kill it before.
+/// With such long ticks, a follower reports its clients to the leader so late that the test can kill the
+/// follower before.
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 

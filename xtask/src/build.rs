@@ -8,8 +8,8 @@ use crate::job::{Job, Run, path_of};
 use crate::output::{between, ran_a_test};
 use crate::suites;
 
-/// Lints the library without its tests, whose dependencies may turn on features that the library forgot to
-/// name. The library with all features is linted when the tests are built.
+/// Lints the library without its tests, because the tests' dependencies may turn on features that the library
+/// forgot to name. The build of the tests lints the library with all features.
 const LINTED: &str = "--lib --no-default-features";
 /// Feature combinations that only need to compile: each store alone, TLS, and the observing features. Part
 /// package compiles the program.

@@ -45,7 +45,7 @@ impl Mutation {
         self.place.replace(['«', '»'], "")
     }
 
-    /// The same text with `text` in place of the part that the mutation replaces.
+    /// The text of `found_by`, with `text` in place of the part that the mutation replaces.
     pub fn replaced_by(&self, text: &str) -> String {
         match self.place.split_once('«').zip(self.place.split_once('»')) {
             Some(((before, _), (_, behind))) => [before, text, behind].concat(),
