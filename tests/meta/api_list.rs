@@ -26,7 +26,7 @@ struct Exports {
 
 fn exports() -> Exports {
     let text = read("src/lib.rs");
-    // The hidden module comes last in the file, and belongs to no public list.
+    // The hidden module comes last in the file, so only the text before it is public.
     let text = text.split("#[doc(hidden)]").next().unwrap();
     let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {

@@ -115,7 +115,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
 /// Does what `user` of the page is for, so that the client sends all requests that this purpose needs.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // A counter beyond the clock, as Java may leave it, makes the next grant increment the counter.
+    // As if Java had moved this counter beyond the clock: the next token then comes from the counter.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
@@ -189,7 +189,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let (permits, theirs) =
                 (one.get_expirable_semaphore("app:p"), other.get_expirable_semaphore("app:p"));
             permits.try_set_permits(1)?;
-            // The semaphore has an expiry, which then also applies to its permits.
+            // A semaphore with an expiry gives its permits the same expiry, which needs rights too.
             redis::cmd("PEXPIRE").arg(&["app:p", "100000"]).exec(&mut pair.server.admin()).unwrap();
             let permit = permits.acquire()?;
             pair.woken(|| theirs.try_acquire_for(LONG), || permit.unlock())?;
@@ -237,7 +237,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // Objects as Java makes them. The first one's owner looks like one of ours.
+            // These objects are as Java makes them, but the owner in the first looks like one of ours.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],

@@ -150,7 +150,7 @@ fn each_misuse_is_reported_by_exactly_one_tool() {
         }
         if let Some(lint) = trap.lint().filter(|_| !trap.is_on_by_default()) {
             let text = said(compiler, &trap.code, Some(lint), &asked);
-            // The compiler writes a lint with hyphens if the command line names the lint.
+            // The compiler prints a lint that its command line names with hyphens.
             let hyphened = text.replace('-', "_");
             assert!(hyphened.contains(lint), "{}: not told by {lint}\n{text}", trap.code);
             let is_named = section.contains(&format!("{} = \"warn\"", lint.trim_start_matches("clippy::")));

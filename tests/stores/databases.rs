@@ -761,7 +761,7 @@ on_databases!(tries_on_a_frozen_server_fail_after_one_command_timeout, D::start(
     // Without directory entries, the next statement of the stopped process is the try.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // The first uses also prepare statements. From then on a try sends as few requests as possible.
+    // The first uses also prepare statements. Only then is a try one request (see `A_TRY_IS_ONE_REQUEST`).
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -783,7 +783,7 @@ on_databases!(sessions_that_await_a_missing_replica_do_not_accumulate, D::start_
     let options = || server.options_as("app").pool_size(2);
     let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
     if !server.await_replicas(true) {
-        return; // this server has other settings for its replicas
+        return; // without these settings, commits cannot be made to wait
     }
     let mut most = 0;
     assert!(eventually(LONG, || client.get_lock(fresh("doubt")).try_lock().is_err()));

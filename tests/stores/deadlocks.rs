@@ -361,7 +361,7 @@ fn each_deadlock_of_random_programs_on_redis_is_reported() {
         let interrupt = Interrupt::new();
         let takes = |player: &Player<'_>| {
             while !interrupt.is_interrupted() {
-                // Sometimes a process runs for long with its locks, while others wait.
+                // Some works take 7 s, so that some long waits lead to a process that runs.
                 let work = if random().is_multiple_of(6) { 7_000 } else { random() % 300 };
                 player.take_some(4, [6_000 + random() % 3_000, work].map(ms), &interrupt);
             }

@@ -124,20 +124,18 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
         return; // with this version of etcd only the next renewal finds the loss
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // All combinations: the client has no other locks, or holds one and waits for one; the lease is renewed,
-    // or explicit.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
     let mut waiter = None;
-    for several in [false, true] {
-        for fixed in [false, true] {
+    for has_others in [false, true] {
+        for is_explicit in [false, true] {
             let lock = holder.get_lock(fresh("early"));
-            let _more = several.then(|| holder.get_lock(fresh("more")).acquire().unwrap());
-            if several && waiter.is_none() {
+            let _more = has_others.then(|| holder.get_lock(fresh("more")).acquire().unwrap());
+            if has_others && waiter.is_none() {
                 waiter = Some(Waiter::start(turn(waiting.clone())));
             }
-            let guard = if fixed {
+            let guard = if is_explicit {
                 lock.acquire_with(&leased(ms(15_000))).unwrap().unwrap()
             } else {
                 lock.acquire().unwrap()
@@ -170,7 +168,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let leader = members.iter().position(Etcd::leads).expect("a cluster has a leader");
     members[leader].kill();
-    // During an election renewals fail, and the client repeats them.
+    // During an election renewals fail and are repeated, so the hold is at risk for a while.
     throughout(ms(7_000), || guard.check().is_ok());
     comes_true_within(LONG, || guard.state() == HoldState::Held);
     assert_eq!(other.get_lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));

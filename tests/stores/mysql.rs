@@ -48,7 +48,7 @@ impl Database for MysqlServer {
     const NARROW: &'static str = "ALTER TABLE refuses MODIFY thread VARCHAR(1) NOT NULL";
     const ADVISORY: &'static [bool] = &[false];
     const RECONNECTS_WITHIN: Duration = LONG;
-    // The server counts these times in whole seconds.
+    // The server counts these times in whole seconds, so short ones become longer.
     const SHORT_WAIT_ENDS_WITHIN: Duration = ms(4_000);
     const IDLE_SESSION_ENDS_WITHIN: Duration = ms(1_000 + 2_500);
     const DEADLOCK_ENDS_TRANSACTION: bool = true;
@@ -242,7 +242,7 @@ test_on!(renewals_and_reentries_set_the_sessions_idle_limit, MysqlServer::shared
 });
 
 test_on!(a_session_lock_without_answers_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
-    // Answers on connections numbered below `silent` no longer reach the client.
+    // Answers on connections whose number is below `silent` do not reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {

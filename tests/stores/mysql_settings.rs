@@ -79,7 +79,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
     fails(at(&url).build().and_then(|client| client.get_lock("a").try_lock()), ErrorKind::ReadOnly);
 }
 
-// A limit of 0 has the effect of other sessions that use up all prepared statements.
+// `max_prepared_stmt_count = 0` has the effect of other sessions that use up all prepared statements.
 test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     let lease = ms(1_500);

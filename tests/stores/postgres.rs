@@ -187,7 +187,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(),
             name => crate::statement("postgres", name),
         };
         let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
-        // The server chooses by itself between a plan for the values and a generic plan.
+        // The server may use a plan for these values or a generic plan, so both must use an index.
         for mode in ["force_custom_plan", "force_generic_plan"] {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
@@ -266,8 +266,8 @@ test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(
     assert!(worked, "another connection did not work");
 });
 
-// The client must refuse such a pooler when it connects. Otherwise calls would fail later, depending on which
-// of the pooler's sessions they get.
+// The client must refuse a pooler of transactions or statements when it connects. Otherwise calls would fail
+// later, depending on which of the pooler's sessions they get.
 test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start(), |server| {
     server.client();
     for mode in ["transaction", "statement", "session"] {

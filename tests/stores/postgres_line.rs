@@ -306,7 +306,7 @@ test_on!(a_freed_lock_is_briefly_reserved_for_the_notified_client, shared(), |se
         "UPDATE leasehold_locks_wait_queue SET is_next = true, reserved_until = clock_timestamp() + $2::text::interval
         WHERE id = sha256($1) AND client = 'told'";
     let keep = |admin: &mut Client, time: &str| admin.execute(keep, &[&name.as_bytes(), &time]).unwrap();
-    // On a busy machine the reservation may already be over, so this repeats.
+    // On a busy machine the reservation may already be over, so the test repeats the request.
     assert!(eventually(LONG, || {
         keep(&mut admin, "40 ms");
         let (is_granted, kept, _) = ask(&mut admin, &name, "other");
@@ -318,7 +318,7 @@ test_on!(a_freed_lock_is_briefly_reserved_for_the_notified_client, shared(), |se
     keep(&mut admin, "40 ms");
     assert!(ask(&mut admin, &name, "told").0, "the lock is reserved for this client");
     leave(&mut admin, &name, "told");
-    // The reservation ends in the far future, as if the clock had been set back since.
+    // A reservation that ends in an hour counts as a mistake of a clock that was set back, so it is ignored.
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
     assert!(ask(&mut admin, &name, "other").0);
@@ -364,7 +364,7 @@ test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     }
 });
 
-// The client that joins does not see the release, and the release does not see the client.
+// The client and the release do not see each other, so the client's request waits for the release's commit.
 test_on!(a_client_joining_during_a_release_gets_the_lock, shared(), |server| {
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);

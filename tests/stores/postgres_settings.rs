@@ -217,7 +217,7 @@ fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
     })
 }
 
-// Behind such a pooler a release would seem done although the server has not committed it.
+// Behind a pooler that leaves transactions open, a release would seem done before the server commits it.
 test_on!(a_pooler_that_leaves_transactions_open_is_refused, PostgresServer::shared(), |server| {
     let (database, mut admin) = database(server, "begun", "");
     let begins = Arc::new(AtomicBool::new(true));

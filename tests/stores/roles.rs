@@ -63,7 +63,7 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
         }
         within(start, ms(2_000), "twenty more grants");
         let granted = waiter.join().unwrap().unwrap();
-        // A waiter polls at least every 1.2 s.
+        // A waiter polls at least every 1.2 s, so it finds the free lock within two polls.
         let late = granted.saturating_duration_since(start);
         assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
     });
@@ -152,7 +152,7 @@ on_databases!(a_cut_sessions_unlock_succeeds_only_after_the_server_confirms, D::
 // 16 round trips of 150 ms each take less than half of the time in which a client must be built.
 on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     server.make_user("app", "");
-    // The number of round trips: how often the client sent something after an answer, or at first.
+    // A round trip begins when the client sends something after an answer, or for the first time.
     let turns = Arc::new(AtomicUsize::new(0));
     let (counts, asking) = (Arc::clone(&turns), Mutex::new(BTreeSet::new()));
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {

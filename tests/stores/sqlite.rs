@@ -399,7 +399,7 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
         let client = waiting.clone();
         let waiter = start(move || {
             let guard = client.get_lock("soon").acquire_owned().unwrap();
-            about_to_end(); // for the stall meter
+            about_to_end(); // counts this thread's stalls while they are known
             guard
         });
         assert!(eventually(LONG, || waiting.stats().waiters == 1));
@@ -595,7 +595,7 @@ fn a_sqlite_file_mounted_without_its_folder_is_refused() {
     let (file, inside) = (File::new(), tempfile::tempdir().unwrap());
     let outer = file.client();
     let _held = outer.get_lock("a").acquire().unwrap();
-    // The system's list of mounts escapes the space in this name.
+    // The system's list of mounts escapes the space in this name, so the client must decode it.
     let alone = inside.path().join("a lone.db");
     std::fs::write(&alone, "").unwrap();
     let database = file.0.path().join(FILES[0]);

@@ -26,7 +26,7 @@ impl Secured {
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
         let (url, lease) = (self.url.replace("HOST:PORT", &format!("{host}:{port}")), Duration::from_secs(9));
         let builder = LockClient::builder().url(url).create_schema(true).lease(lease);
-        // The first handshake of a new Java server takes long.
+        // The first handshake of a new Java server takes long, so the connect time-out must be long.
         builder.connect_timeout(LONG * 3)
     }
 
@@ -83,7 +83,7 @@ impl Secured {
         {
             fails(builder.build(), ErrorKind::InvalidInput);
         }
-        // The client's certificate does not belong to the server's key.
+        // A certificate and a key that do not belong together must be refused.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
@@ -170,7 +170,7 @@ test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server|
         ("localhost", server.port(), format!("sslmode=require&sslrootcert={unknown}"), ErrorKind::Tls),
         ("localhost", server.port(), format!("sslmode=verify-ca&sslrootcert={unknown}"), ErrorKind::Tls),
         ("127.0.0.2", elsewhere, format!("sslrootcert={ca}"), ErrorKind::Tls),
-        // With a public authority, any impostor could get a certificate.
+        // A public authority gives every impostor a certificate, and `verify-ca` does not check the name.
         ("localhost", server.port(), "sslmode=verify-ca".to_owned(), ErrorKind::InvalidInput),
         (
             "localhost",

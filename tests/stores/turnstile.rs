@@ -33,7 +33,7 @@ fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, Own
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
     drop(start(move || {
         let guard = client.get_lock(&name).acquire_owned().unwrap();
-        about_to_end(); // for the stall meter
+        about_to_end(); // counts this thread's stalls while they are known
         got.send((number, guard)).ok(); // fails if the test is over
     }));
 }
@@ -140,7 +140,8 @@ test_on!(a_waiting_mysql_client_acquires_within_20_ms_of_release, MysqlServer::s
     assert!(took <= ms(20), "{took:?}");
 });
 
-// A frozen client or another program may hold the server lock that makes a client the poller.
+// A frozen client or another program may hold the server's lock that makes a client the poller. Then all
+// waiters must poll for themselves.
 test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();

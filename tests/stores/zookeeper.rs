@@ -512,6 +512,6 @@ test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |ser
     relay.cut();
     let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "the lock is never released");
-    // The holder releases the lock over a new connection.
+    // The holder must open a new connection before it can release the lock.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 });

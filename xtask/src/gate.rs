@@ -99,7 +99,7 @@ impl Gate {
             |name: &str| name.ends_with(".result") || name.starts_with("run.") || name.starts_with("server.");
         for entry in fs::read_dir(&gate.logs).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(is_old) {
-                fs::remove_file(entry.path()).ok(); // fails for a folder
+                fs::remove_file(entry.path()).ok(); // fails for a folder, which may stay
             }
         }
         let mut signals =

@@ -24,7 +24,6 @@ impl Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
         let load = read("/proc/loadavg");
-        // Without the text that a distribution or a cloud has appended to the kernel's version.
         let release = read("/proc/sys/kernel/osrelease");
         let version = release.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
         Machine {

@@ -197,7 +197,7 @@ impl Bench<'_> {
                 if !self.options.only.is_empty() && !self.options.only.iter().any(|id| id == workload.id) {
                     continue;
                 }
-                // Round 0 only counts requests by MONITOR, which runs beside these workloads in every round.
+                // Round 0 only counts requests by MONITOR. These workloads count them in every round, and need no round 0.
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }
@@ -470,7 +470,7 @@ impl Bench<'_> {
         put(&mut metrics, "reads_per_s", (after.reads - before.reads) / seconds);
         put(&mut metrics, "commands_per_s", (after.commands - before.commands) / seconds);
         put(&mut metrics, "threads", memory.threads);
-        // The driver itself has one thread.
+        // The driver itself has one thread; all others are the library's.
         put(&mut metrics, "library_threads", memory.threads - 1.0);
         put(&mut metrics, "connections", after.clients);
         put(&mut metrics, "rss_mib", memory.rss_kib / 1024.0);

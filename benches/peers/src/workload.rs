@@ -142,7 +142,7 @@ pub const WORKLOADS: &[Workload] = &[
         title: "500 clients waiting for one lock",
         kind: Kind::Crowd,
         sort: Sort::Plain,
-        // The process of the waiters; another process holds the lock at first.
+        // This counts the process of the waiters. Another process holds the lock at first.
         processes: 1,
         threads: 500,
         keys: 1,
@@ -169,7 +169,7 @@ pub const WORKLOADS: &[Workload] = &[
         title: "1,000 threads waiting for one lock",
         kind: Kind::Waiters,
         sort: Sort::Plain,
-        // The process of the waiters; another process, with one thread, holds the lock at first.
+        // This counts the process of the waiters. Another process, with one thread, holds the lock at first.
         processes: 1,
         threads: 1000,
         keys: 1,

@@ -5,7 +5,7 @@
 /// the library reads its scripts and statements.
 pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
-    // Only one of a mutation's two texts may use a name, which would cause a warning.
+    // Without the text that a mutation switches off, a name may be unused, which must be no error.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
     // The program `leasehold` is a crate of its own, so it needs the module too.
     (

@@ -85,7 +85,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // After one process broke the deadlock, the other process may find no cycle and report none.
+                // If the other process broke the deadlock, this process may find no cycle and get no report.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "the deadlock was not reported");

@@ -309,7 +309,7 @@ public final class Peers {
         long used = cpu();
         long end = System.nanoTime() + ns(seconds);
         while (System.nanoTime() < end) {
-            // On Linux nanoTime is CLOCK_MONOTONIC.
+            // On Linux nanoTime is CLOCK_MONOTONIC, which all processes share.
             long asked = System.nanoTime();
             lock.lock();
             long got = System.nanoTime();
