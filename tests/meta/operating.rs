@@ -102,7 +102,7 @@ fn each_workflow_action_is_pinned_to_a_commit() {
     }
 }
 
-/// The link leads the person whom the alert wakes to its instructions.
+/// The beginning of the link from an alert to its instructions, for the person whom the alert wakes.
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]

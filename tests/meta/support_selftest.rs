@@ -34,7 +34,7 @@ fn in_child(test: &str) -> Option<String> {
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
 }
 
-/// More threads are busy than there are processors, so some of them always wait. This process sleeps.
+/// Twice as many processes are busy as there are processors, so their waits together exceed the elapsed time.
 #[test]
 fn measured_processor_waits_never_exceed_the_elapsed_time() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);

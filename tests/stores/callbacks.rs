@@ -9,7 +9,7 @@ use leasehold::{Event, Fault, Observer, Result};
 use crate::support::prelude::*;
 
 const NAME: &str = "orders";
-/// The first renewal comes after a third of this lease, and the rest is a reserve for busy machines.
+/// The first renewal is due after a third of this lease; the rest is a reserve for busy machines.
 const LEASE: Duration = ms(2_000);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);

@@ -1,4 +1,4 @@
-//! Holders are notified of Redisson's waiters.
+//! `on_contended` on Redis: Redisson's waiters trigger it, and its mark in Redis ends with the hold.
 
 use redis::{Commands, Connection};
 

@@ -21,7 +21,7 @@ pub(crate) trait Rows {
     fn builder(&self) -> ClientBuilder;
     /// Executes the statements. Returns the rows that they give, each value as text.
     fn ask(&self, statements: &str) -> Vec<Vec<String>>;
-    /// The condition that finds a lock's row.
+    /// The condition that finds a lock's row, as SQL.
     fn has_name(name: &str) -> String;
 
     fn execute(&self, statements: &str) {

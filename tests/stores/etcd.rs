@@ -97,7 +97,7 @@ test_on!(a_revoked_lease_is_found_by_the_next_renewal, Etcd::start(), |server| {
     holder.get_lock(&name).unlock().unwrap();
 });
 
-/// Whether this version of etcd may revoke the leases of living holders, which causes a warning.
+/// Whether this version of etcd may revoke the leases of living holders. Clients warn of such a version.
 fn may_revoke(server: &Etcd) -> bool {
     let status = server.must("/v3/maintenance/status", "{}");
     let version: Vec<u32> =

@@ -85,8 +85,8 @@ fn fenced_writes_refuse_read_only_files_and_alternate_streams() {
     assert!(fencing::write_file(&path, fences().0, b"new").unwrap());
 }
 
-/// The register with the newest token is locked from the read of the token until the file is written. A
-/// register that was replaced meanwhile is not used.
+/// The writer locks the token file until the file is written, and does not use a token file that was replaced
+/// before it got the lock.
 #[test]
 fn a_fenced_write_heeds_a_token_file_replaced_meanwhile() {
     let (older, newer) = fences();

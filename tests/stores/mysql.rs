@@ -114,7 +114,7 @@ impl Database for MysqlServer {
         transaction.commit().unwrap();
         true
     }
-    /// MySQL locks the gap before an awaited row, and MariaDB does not.
+    /// MySQL also locks the gap before a row that a transaction awaits; MariaDB does not.
     fn first_use_locks_neighbours(&self) -> bool {
         let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
         !version.contains("MariaDB")

@@ -102,7 +102,8 @@ impl Database for PostgresServer {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
     }
 
-    /// Above READ COMMITTED a transaction may read before it gets the lock, and then may not write.
+    /// Above READ COMMITTED the first read may come before the lock. Then the write fails, and the caller
+    /// must repeat the transaction.
     fn count_once(&self, client: &mut Client, level: usize, names: &NameTable, name: &str) -> bool {
         let levels =
             [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];

@@ -11,7 +11,7 @@ use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 
-/// The time between a grant and the first check.
+/// The time from the grant of a cached lock to the client's first check for waiters.
 const FIRST_LOOK: Duration = ms(50);
 
 fn is_free(lock: &RedisLock, admin: &mut Client) -> bool {

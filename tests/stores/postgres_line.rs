@@ -16,7 +16,7 @@ const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
 /// A wait below this was ended by a message, since polls are a second apart.
 const BY_MESSAGE: Duration = ms(300);
-/// No fault delays a waiter for longer than a safety poll and its request.
+/// The longest wait after a fault: until the next safety poll, and for its request.
 const IN_ANY_CASE: Duration = ms(1_450);
 
 fn shared() -> Option<&'static PostgresServer> {
@@ -44,7 +44,7 @@ fn await_queued(admin: &mut Client, name: &str, count: usize) {
     assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
 }
 
-/// Adds a client to the queue. This client sends no recall.
+/// Adds a client to the queue, whose last request was `asked` ago. The client sends no recall.
 pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     let text = "INSERT INTO leasehold_locks_wait_queue (id, client, channel, since, seen, is_next)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";

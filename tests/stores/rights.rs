@@ -94,7 +94,8 @@ impl Refusing<'_> {
     #[track_caller]
     fn holds(&self, name: &str, client: &LockClient, count: u32) {
         let (seen, id) = (self.owner.inspect(name).unwrap().holders, client.id().to_string());
-        // Leaves out the fifteenth character, which says whether the client may use the wait queue, and may change.
+        // The fifteenth character says whether the client may use the wait queue. It may change, so it is
+        // left out.
         let same = |owner: &str| owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..);
         let is_of = |owner: &str| same(owner) && owner.get(36..37) == Some(":");
         let counts: Vec<_> = seen.iter().map(|one| one.hold_count.filter(|_| is_of(&one.owner))).collect();

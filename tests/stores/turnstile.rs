@@ -1,5 +1,5 @@
 //! MySQL and MariaDB: one of the clients that wait for a name is its designated poller, and polls often. No
-//! wait depends on it.
+//! waiter depends on the poller.
 
 use std::sync::mpsc::{Sender, channel};
 

@@ -19,7 +19,7 @@ const TESTS: &str = "test --locked --workspace --all-features --no-run";
 
 /// Cargo with clippy as the compiler of the workspace's own crates, so that one pass compiles and lints.
 /// Every command that builds these crates uses this function, since cargo rebuilds crates that another
-/// compiler built. Works without clippy too.
+/// compiler built. Without clippy this is plain cargo.
 pub fn compiled_by_clippy(arguments: &str) -> Run {
     let has_clippy = std::process::Command::new("clippy-driver").arg("--version").output();
     let run = Run::cargo(arguments);

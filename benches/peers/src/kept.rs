@@ -45,7 +45,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// A finished run. A run during which the machine was not quiet is repeated.
+    /// The finished run; `None` also if the machine was not quiet during the run, which is then repeated.
     pub fn find(&self, workload: &str, peer: &str, round: usize) -> Option<Run> {
         let same = |run: &&Run| run.workload == workload && run.peer == peer && run.round == round;
         self.runs.iter().rev().find(same).filter(|run| !run.is_disturbed()).cloned()

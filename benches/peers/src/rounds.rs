@@ -197,7 +197,7 @@ impl Bench<'_> {
                 if !self.options.only.is_empty() && !self.options.only.iter().any(|id| id == workload.id) {
                     continue;
                 }
-                // Round 0 only counts requests by MONITOR. These workloads count them in every round, and need no round 0.
+                // Round 0 only counts requests by MONITOR, which these workloads do in every round.
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }

@@ -24,7 +24,7 @@ fn cargo(package: &Path, target: &Path, command: &str) -> Command {
         .env("CARGO_TARGET_DIR", target)
         .env_remove("SABOTAGE")
         .stderr(Stdio::inherit());
-    // Cargo has set these variables for this program. They would make build scripts of dependencies run again.
+    // Cargo has set these variables for this program. They would make dependencies' build scripts run again.
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()
