@@ -61,7 +61,8 @@ fn hasty() -> ClientBuilder {
 fn making_a_client(list: &mut List) {
     list.section("Making a client");
     let url = || options().url("redis://127.0.0.1:6379");
-    let mut add = |call: &str, result: Result<LockClient>| list.add(&format!("ClientBuilder::{call}"), result);
+    let mut add =
+        |call: &str, result: Result<LockClient>| list.add(&format!("ClientBuilder::{call}"), result);
     add("build() without url()", options().build());
     add("lease(0)", url().lease(Duration::ZERO).build());
     add("lease(99 ms)", url().lease(99 * MS).build());
@@ -87,10 +88,7 @@ fn making_a_client(list: &mut List) {
     add("tls_identity(…) with a redis:// URL", url().tls_identity("/no/such/file", "/no/such/key").build());
     let tls = || options().url("rediss://127.0.0.1:6379");
     add("tls_ca() of a missing file", tls().tls_ca("/no/such/file").build());
-    add(
-        "tls_identity() of missing files",
-        tls().tls_identity("/no/such/a", "/no/such/b").build(),
-    );
+    add("tls_identity() of missing files", tls().tls_identity("/no/such/a", "/no/such/b").build());
     add("table(\"a b\") with a sqlite:// URL", options().url("sqlite:///tmp/x").table("a b").build());
     add("database(1) with a sqlite:// URL", options().url("sqlite:///tmp/x").database(1).build());
     add("session_locks() with a sqlite:// URL", options().url("sqlite:///tmp/x").session_locks().build());
@@ -116,7 +114,10 @@ fn making_a_client(list: &mut List) {
     add("ring() with a redis-cluster:// URL", options().ring(Ring::new(["redis-cluster://a"])).build());
     add("ring() with servers of which none can be reached", options().ring(Ring::new(two)).build());
     let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
-    list.add("lock() of a client that connects lazily, when no server listens", late.get_lock("orders").lock());
+    list.add(
+        "lock() of a client that connects lazily, when no server listens",
+        late.get_lock("orders").lock(),
+    );
     list.add(
         "LockClient::connect_lazily(\"localhost:6379\")",
         LockClient::connect_lazily("localhost:6379").map(drop),
@@ -170,7 +171,10 @@ fn faults(list: &mut List) {
     let client = LockClient::in_memory_with(&store);
     for fault in [Fault::Refused, Fault::RequestLost, Fault::AnswerLost] {
         store.fail(fault);
-        list.add(&format!("try_lock() after MemoryStore::fail(Fault::{fault:?})"), client.get_lock("orders").try_lock());
+        list.add(
+            &format!("try_lock() after MemoryStore::fail(Fault::{fault:?})"),
+            client.get_lock("orders").try_lock(),
+        );
     }
     store.heal();
     store.slow_down(Duration::from_secs(5));
@@ -211,23 +215,38 @@ fn arguments(list: &mut List) {
     let lock = client.get_lock("orders");
     let second = 1000 * MS;
     list.add("lock() of a lock whose name is empty", client.get_lock("").lock());
-    list.add("lock() of a lock whose name has 64 KiB and a byte", client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock());
+    list.add(
+        "lock() of a lock whose name has 64 KiB and a byte",
+        client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock(),
+    );
     list.add(
         "lock() of a lock whose name is that of a fair lock's queue",
         client.get_lock("redisson_lock_queue:{orders}").lock(),
     );
-    list.add("lock() of a lock whose name is that of a semaphore's permits", client.get_lock("{orders}:timeout").lock());
+    list.add(
+        "lock() of a lock whose name is that of a semaphore's permits",
+        client.get_lock("{orders}:timeout").lock(),
+    );
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
-    list.add("lock() of a lock with max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
+    list.add(
+        "lock() of a lock with max_hold(0)",
+        client.lock_builder("orders").max_hold(Duration::ZERO).build().lock(),
+    );
     let backoff = Backoff::exponential(2 * second, second);
     list.add(
         "lock() of a spin lock whose longest back-off is below its first",
         client.lock_builder("orders").spin(backoff).build().lock(),
     );
     list.add("run_once() with at_least 0", client.run_once("orders", Duration::ZERO, second, |_| ()));
-    list.add("run_once() with at_least 2 s and at_most 1 s", client.run_once("orders", 2 * second, second, |_| ()));
-    list.add("lock() of a multi-lock without locks", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
+    list.add(
+        "run_once() with at_least 2 s and at_most 1 s",
+        client.run_once("orders", 2 * second, second, |_| ()),
+    );
+    list.add(
+        "lock() of a multi-lock without locks",
+        client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock(),
+    );
     let twice = [client.get_lock("orders"), client.get_lock("orders")];
     list.add("lock() of a multi-lock that has the same lock twice", client.get_multi_lock(twice).lock());
     lock.lock().unwrap();
@@ -235,10 +254,7 @@ fn arguments(list: &mut List) {
     lock.unlock().unwrap();
     list.add("Semaphore::acquire(0)", client.get_semaphore("slots").acquire(0));
     let permits = client.get_expirable_semaphore("slots");
-    list.add(
-        "ExpirableSemaphore::acquire_with(1001, …)",
-        permits.acquire_with(1001, &AcquireOptions::new()),
-    );
+    list.add("ExpirableSemaphore::acquire_with(1001, …)", permits.acquire_with(1001, &AcquireOptions::new()));
     list.add("Semaphore::acquire() before try_set_permits()", client.get_semaphore("slots").acquire(1));
     let leased = AcquireOptions::new().lease(second);
     list.add(
@@ -249,7 +265,10 @@ fn arguments(list: &mut List) {
     list.add("ExpirableSemaphore::release_many() of no permits", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
     list.add("ExpirableSemaphore::update_lease_time(…, 0)", permits.update_lease_time(&id, Duration::ZERO));
-    list.add("LockClient::change_ring() of a client that uses no ring", client.change_ring(Ring::new(["redis://127.0.0.1"])));
+    list.add(
+        "LockClient::change_ring() of a client that uses no ring",
+        client.change_ring(Ring::new(["redis://127.0.0.1"])),
+    );
     let fence = client.get_fenced_lock("orders").acquire().unwrap().fencing_token().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
 }
@@ -265,7 +284,10 @@ fn holding(list: &mut List) {
     list.add("unlock() of a lock that another owner holds", lock.unlock());
     let interrupt = Interrupt::new();
     interrupt.interrupt();
-    list.add("lock_interruptibly() of a busy lock, when the wait is interrupted", lock.lock_interruptibly(&interrupt));
+    list.add(
+        "lock_interruptibly() of a busy lock, when the wait is interrupted",
+        lock.lock_interruptibly(&interrupt),
+    );
     guard.unlock().unwrap();
     lock.lock_with_lease(1000 * MS).unwrap();
     clock.advance(2000 * MS);
@@ -302,14 +324,20 @@ fn holding(list: &mut List) {
     let token = client.get_token_lock("token");
     token.lock().unwrap();
     list.add("lock() of a token lock that this thread holds", token.lock());
-    list.add("lock() of a plain lock whose name is that of a held token lock", client.get_lock("token").lock());
+    list.add(
+        "lock() of a plain lock whose name is that of a held token lock",
+        client.get_lock("token").lock(),
+    );
     token.unlock().unwrap();
     let rw = client.get_read_write_lock("ledger");
     rw.read().lock().unwrap();
     list.add("lock() of a write lock by a thread that holds the read lock", rw.write().lock());
     rw.read().unlock().unwrap();
     rw.write().lock().unwrap();
-    list.add("acquire_owned() of a read lock by a thread that holds the write lock", rw.read().acquire_owned());
+    list.add(
+        "acquire_owned() of a read lock by a thread that holds the write lock",
+        rw.read().acquire_owned(),
+    );
     rw.write().unlock().unwrap();
     let condition = lock.condition("ready");
     list.add("Condition::notify_one() by a thread that does not hold the lock", condition.notify_one());
@@ -346,15 +374,23 @@ fn servers(list: &mut List) {
         assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
         list.add(how, result);
     };
-    connecting("connect(), when the server does not know the command HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
+    connecting("connect(), when the server does not know the command HELLO", |_| {
+        "-ERR unknown command `HELLO`, with args\r\n".into()
+    });
     connecting("connect(), when the server is Redis 5", |_| greeting("5.0.7", "standalone", "master"));
-    connecting("connect() with a redis:// URL, when the server is a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
+    connecting("connect() with a redis:// URL, when the server is a Sentinel", |_| {
+        greeting("7.0.0", "sentinel", "master")
+    });
     connecting("connect(), when the server is a replica", |_| greeting("7.0.0", "standalone", "replica"));
-    connecting("connect() without a password, when the server answers -NOAUTH", |_| "-NOAUTH Authentication required.\r\n".into());
+    connecting("connect() without a password, when the server answers -NOAUTH", |_| {
+        "-NOAUTH Authentication required.\r\n".into()
+    });
     connecting("connect() with a login that the server answers by -WRONGPASS", |_| {
         "-WRONGPASS invalid username-password pair or user is disabled.\r\n".into()
     });
-    connecting("connect() with a login that the server answers by -DENIED", |_| "-DENIED Redis is running in protected mode\r\n".into());
+    connecting("connect() with a login that the server answers by -DENIED", |_| {
+        "-DENIED Redis is running in protected mode\r\n".into()
+    });
     connecting("connect(), when the server answers -ERR max number of clients", |_| {
         "-ERR max number of clients reached\r\n".into()
     });
@@ -362,7 +398,9 @@ fn servers(list: &mut List) {
         let refused = "-ERR AUTH <password> called without any password configured for the default user.\r\n";
         if command.starts_with("AUTH") { refused.into() } else { greeting("7.0.0", "standalone", "master") }
     });
-    connecting("connect() with a login that the server answers by -ERR something else", |_| "-ERR something else\r\n".into());
+    connecting("connect() with a login that the server answers by -ERR something else", |_| {
+        "-ERR something else\r\n".into()
+    });
     connecting("connect(), when the server answers -LOADING", |_| {
         "-LOADING Redis is loading the dataset in memory\r\n".into()
     });

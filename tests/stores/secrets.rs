@@ -136,7 +136,7 @@ fn provider(password: &Password) -> impl Fn(&str) -> Result<Credentials, std::io
 /// second and ends the user's connections. No client waits for a lease, and nothing is lost or refused.
 /// `LEASEHOLD_ROTATIONS` sets the number of rotations.
 #[track_caller]
-fn clients_follow_password_rotations(
+fn clients_use_new_passwords(
     options: &dyn Fn(&Password) -> ClientBuilder,
     times: usize,
     rotate: impl Fn(&str, &str),
@@ -218,37 +218,37 @@ fn rotate_on(mut server: redis::Connection, old: &str, new: &str) {
     pipe.exec(&mut server).unwrap();
 }
 
-test_on!(clients_follow_password_rotations_on_redis, default_server(), |binary| {
+test_on!(clients_use_new_passwords_on_redis, default_server(), |binary| {
     let server = RedisServer::builder(&binary).user(APP).start();
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
-    clients_follow_password_rotations(&options, 50, |old, new| rotate_on(server.admin(), old, new));
+    clients_use_new_passwords(&options, 50, |old, new| rotate_on(server.admin(), old, new));
 });
 
-test_on!(clients_follow_password_rotations_through_sentinels, default_server(), |binary| {
+test_on!(clients_use_new_passwords_through_sentinels, default_server(), |binary| {
     let set =
         SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel.user(APP)).patient();
     let options = |password: &Password| {
         let options = LockClient::builder().url(set.url()).username("app").sentinel_username("app");
         options.sentinel_credentials(provider(password))
     };
-    clients_follow_password_rotations(&options, 10, |old, new| {
+    clients_use_new_passwords(&options, 10, |old, new| {
         set.servers.iter().chain(&set.sentinels).for_each(|server| rotate_on(server.admin(), old, new));
     });
 });
 
-test_on!(clients_follow_password_rotations_on_redlock, default_server(), |binary| {
+test_on!(clients_use_new_passwords_on_redlock, default_server(), |binary| {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::builder(&binary).user(APP).start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     let options = |_: &Password| LockClient::builder().redlock(&urls).username("app");
-    clients_follow_password_rotations(&options, 10, |old, new| {
+    clients_use_new_passwords(&options, 10, |old, new| {
         servers.iter().for_each(|server| rotate_on(server.admin(), old, new));
     });
 });
 
-test_on!(clients_follow_password_rotations_in_a_cluster, Cluster::start_with(&[&format!("user {APP}")]), |cluster| {
+test_on!(clients_use_new_passwords_in_a_cluster, Cluster::start_with(&[&format!("user {APP}")]), |cluster| {
     let asked = Arc::new(Mutex::new(std::collections::BTreeSet::new()));
     let options = |_: &Password| LockClient::builder().url(cluster.url()).username("app");
-    clients_follow_password_rotations(&options, 10, |old, new| {
+    clients_use_new_passwords(&options, 10, |old, new| {
         for index in 0..6 {
             cluster.on(index, &["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
             cluster.on(index, &["CLIENT", "KILL", "USER", "app"]);
@@ -265,16 +265,16 @@ test_on!(clients_follow_password_rotations_in_a_cluster, Cluster::start_with(&[&
     assert_eq!(asked.lock().len(), seeds, "{asked:?}");
 });
 
-on_databases!(clients_follow_password_rotations_on_each_database, changing::<D>(), |(url, change)| {
-    clients_follow_password_rotations(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
+on_databases!(clients_use_new_passwords_on_each_database, changing::<D>(), |(url, change)| {
+    clients_use_new_passwords(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 });
 
 #[cfg(feature = "etcd")]
-test_on!(clients_follow_password_rotations_on_etcd, Etcd::start(), |server| {
+test_on!(clients_use_new_passwords_on_etcd, Etcd::start(), |server| {
     server.demand_passwords(&[("app", "S3CR3T-0", "root")]);
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
     // In etcd a changed password ends the logins of all clients.
-    clients_follow_password_rotations(&options, 10, |_, new| {
+    clients_use_new_passwords(&options, 10, |_, new| {
         let body = format!(r#"{{"name":"app","password":"{new}"}}"#);
         server.must_as(&server.token(), "/v3/auth/user/changepw", &body);
     });
