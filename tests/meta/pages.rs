@@ -144,7 +144,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            // Behind a waiter of Java, this waiter sends other requests.
+            // This waiter queues behind a waiter of Java, as in a service that also runs Java.
             let mut java = redis::pipe();
             java.rpush("redisson_lock_queue:{app:f}", "java:1");
             java.zadd("redisson_lock_timeout:{app:f}", "java:1", "9000000000000");

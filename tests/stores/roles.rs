@@ -74,7 +74,8 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
     assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
 });
 
-// Session locks write nothing, so the old master refuses nothing; only a renewal notices the switchover.
+// A session lock writes nothing that the old master would refuse, so only a renewal or the release notices
+// the switchover.
 on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(old, new, relay)| {
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());

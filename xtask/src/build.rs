@@ -57,7 +57,7 @@ pub fn compile(job: &Job<'_>) -> bool {
 /// Renders the documentation as docs.rs does, and checks it.
 pub fn docs(job: &Job<'_>) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
-    // With all features of the workspace, cargo reuses the dependencies that were built for the tests.
+    // With all features of the workspace, cargo reuses the dependencies of part `compile`.
     let run = Run::cargo("doc --locked --no-deps --workspace --all-features --lib")
         .with("RUSTDOC", here.join("scripts/rustdoc.sh").display().to_string())
         .with("RUSTDOCFLAGS", "--cfg docsrs -D warnings");

@@ -5,7 +5,7 @@
 /// the library reads its scripts and statements.
 pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
-    // Without the text that a mutation switches off, a name may be unused, which must be no error.
+    // Warnings must not stop the build of the copy: perhaps only one of a mutation's two texts uses a name.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
     // The program `leasehold` is a crate of its own, so it needs the module too.
     (
