@@ -152,7 +152,6 @@ test_on!(an_interrupted_demo_says_so_in_one_line, RedisServer::start_default(), 
     assert_eq!((said.as_str(), status.code()), ("stock: interrupted\n", Some(130)));
     assert_eq!(keys(&server), 0, "the interrupted demo left keys behind");
 
-    // Now the demo is interrupted while it builds.
     let begun = stage.folder.path().join("begun");
     let stage = Stage::new(&format!("echo > '{}'; exec sleep 60", begun.display()));
     let demo = Demo::of(stage.demo(&[]).env("REDIS_URL", server.url()));

@@ -281,7 +281,6 @@ test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::
         with(user, &rights).unwrap_or_else(|error| panic!("{user}: {error}"));
         assert_eq!(refused(), None, "{user}");
         if user == "locks" {
-            // The user may use neither other names nor other kinds.
             let one = Pair::of(&server, user).unwrap().one;
             for error in [one.get_lock("other:a").lock(), one.get_fair_lock("app:f").lock()] {
                 fails(error, ErrorKind::NoPermission);

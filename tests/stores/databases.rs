@@ -511,7 +511,6 @@ on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     client.get_lock(&stuck).unlock().unwrap();
 });
 
-// Another transaction locks the row of the first of eight holds, so only this hold may be lost.
 on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
@@ -723,7 +722,6 @@ on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server|
         if is_killed {
             server.end_sessions();
         }
-        // The server has ended the transaction `first`, so another transaction gets the lock.
         let mut second = D::begin(two.insert(server.connect()));
         assert!(D::lock(&names, false, &mut second, &name, LONG).unwrap().is_some());
         assert!(fails(D::check(&held, &mut first), ErrorKind::Lost).is_lost());
@@ -867,7 +865,6 @@ on_databases!(an_unusable_table_is_refused_at_connect, D::start(), |server| {
     assert!(error.to_string().contains(D::REFUSES_IN_ERRORS), "{error}");
     server.execute(D::ALLOW_FREE_ROWS);
     assert_eq!(server.count_rows("refuses"), 0, "the check left rows");
-    // The client also refuses a table whose columns differ from those in docs/stores.md.
     server.execute(D::NARROW);
     fails(build(), ErrorKind::Refused);
     server.execute("ALTER TABLE refuses DROP fence");

@@ -351,7 +351,6 @@ fn each_deadlock_of_random_programs_on_redis_is_reported() {
     watch_for_stalls();
     let mut found = Found::default();
     let has_happened = |found: &Found| found.due > 5 && found.on_ring > 5 && found.before_running > 0;
-    // Chance decides which sorts of waits a round has, so up to five rounds run.
     for round in 0..5 {
         if round > 0 && has_happened(&found) {
             break;

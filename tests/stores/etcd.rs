@@ -84,7 +84,6 @@ test_on!(a_revoked_lease_is_found_by_the_next_renewal, Etcd::start(), |server| {
     assert!(other.get_lock(&name).try_lock_for(LONG).unwrap());
     let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder got no loss report");
     assert_eq!(loss.reason, LossReason::Gone);
-    // The holder's clean-up must not free the other client's hold.
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(other.get_lock(&name).is_held_by_current_thread().unwrap());
     other.get_lock(&name).unlock().unwrap();
@@ -210,7 +209,6 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
     assert!(waiter.returns_within(LONG).0);
     comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
     assert!(next.check().unwrap_err().is_lost());
-    // The client undoes requests with an unknown outcome once a majority exists again.
     members[leader].restart();
     let (granted, _) = Waiter::on(holder.get_fenced_lock(&name), move |lock| {
         lock.acquire().map(|guard| guard.fencing_token())
@@ -229,7 +227,6 @@ test_on!(the_members_of_a_url_are_tried_in_turn, Etcd::start(), |server| {
     // A URL's path is a prefix, so a URL without the path has different locks.
     assert!(client(&server.url()).get_lock(lock.name()).try_lock().unwrap());
     lock.unlock().unwrap();
-    // A member that does not answer costs no more than `connect_timeout`.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let begun = now();
     fails(
@@ -258,7 +255,6 @@ test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
         server.cont();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         let in_doubt = error.outcome_unknown();
-        // The client undoes the grant long before the lease ends.
         comes_true_within(ms(1_500) + SLACK, || other.get_lock(&name).try_lock().unwrap_or(false));
         other.get_lock(&name).unlock().unwrap();
         in_doubt
@@ -400,7 +396,6 @@ test_on!(a_clients_directory_entry_in_etcd_is_temporary_and_no_lock, Etcd::start
     let left = server.must("/v3/lease/timetolive", &format!(r#"{{"ID":"{lease}"}}"#));
     let left: u64 = left["TTL"].as_str().unwrap().parse().unwrap();
     assert!((1..=31).contains(&left), "{left}");
-    // Keys of other programs below the prefix are no locks, and a list goes on after them.
     for (key, value) in [("leasehold/zone", "x"), ("leasehold/config/db", "y"), ("leasehold/b/c/d", "z 1 31")]
     {
         let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));
@@ -413,7 +408,6 @@ test_on!(a_clients_directory_entry_in_etcd_is_temporary_and_no_lock, Etcd::start
     assert_eq!(entries()["count"].as_str().unwrap_or("0"), "0");
 });
 
-// Prefixes are separated like folders, and one may lie below another.
 test_on!(nested_prefixes_do_not_interfere, Etcd::start(), |server| {
     let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());

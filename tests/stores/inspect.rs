@@ -32,7 +32,6 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 let place = holder.location.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
-                // Another client's error names the holder's id, but not host, process and thread.
                 let by = other.get_lock(&name).unlock().unwrap_err();
                 assert!(by.to_string().contains(&holder.owner), "{by}");
                 assert!(lock.is_held_by_current_thread().unwrap());

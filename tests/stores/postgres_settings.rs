@@ -80,7 +80,6 @@ test_on!(no_second_table_is_created_beside_another_schemas, PostgresServer::shar
     for client in [&first, &named] {
         client.get_lock("a").acquire().unwrap().unlock().unwrap();
     }
-    // `NameTable`, for locks in transactions, also creates no second table beside another schema's.
     let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
     NameTable::default().create(&mut one).unwrap();
     NameTable::default().create(&mut one).unwrap();
@@ -109,7 +108,6 @@ test_on!(a_thread_with_any_name_can_acquire_a_lock, PostgresServer::shared(), |s
     let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
     let thread: String = admin.query_one(row, &[]).unwrap().get(0);
     assert_eq!(thread, "??-1");
-    // The directory keeps the full label, whatever characters the database's encoding can store.
     let held = client.get_lock("c").acquire().unwrap();
     let label = || {
         let clients: Result<Vec<_>> = rival.clients().collect();

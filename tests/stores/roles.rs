@@ -67,7 +67,6 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
         let late = granted.saturating_duration_since(start);
         assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
     });
-    // The hold `copied` has a row on the new master, so it is renewed there.
     throughout(RENEWED + ms(1_000), || copied.check().is_ok());
     copied.unlock().unwrap();
     assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
@@ -86,7 +85,6 @@ on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(o
     relay.lead_to(new.port());
     old.set_read_only(true);
     let start = now();
-    // The old master must grant the lock to nobody, and the new master must grant it soon.
     comes_within(start, ms(1_000), "the rival's grant", || {
         rival.get_lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
     });

@@ -338,7 +338,6 @@ test_on!(connections_are_replaced_before_their_credentials_expire, default_serve
     };
     let first = ids();
     assert!(!first.is_empty());
-    // All requests succeed until none of the first connections is left.
     assert!(eventually(LONG, || {
         lock.lock().and_then(|()| lock.unlock()).unwrap();
         ids().iter().all(|id| !first.contains(id))

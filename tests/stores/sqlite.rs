@@ -288,7 +288,6 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     assert!(!by_path.get_lock("a").try_lock().unwrap());
     held.check().unwrap();
     assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "files were made beside the link");
-    // The link now leads to another file, whose locks are different ones.
     let other = File::new();
     lead_to(&other);
     let loss = lost.recv_timeout(LONG).unwrap();
@@ -339,7 +338,6 @@ fn a_replaced_file_never_allows_two_holders() {
         change(&file);
         let rival = file.client();
         let taken = rival.get_lock("a").acquire().unwrap();
-        // The next request uses the file that is there now, and finds that another client has the lock.
         let error = held.unlock().unwrap_err();
         assert!(error.is_lost(), "{error:?}");
         assert!(leased.unlock().unwrap_err().is_lost());
@@ -373,7 +371,6 @@ fn a_replaced_file_is_noticed_at_once() {
         assert!(took < ms(100 + 250) + stalled, "{took:?}, of which stalled {stalled:?}");
         assert!(held.unlock().unwrap_err().is_lost());
         if !is_replaced {
-            // The client does not create a file that somebody has deleted.
             let error = client.get_lock("a").try_lock().unwrap_err();
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());

@@ -192,7 +192,6 @@ test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server|
         assert!(!error.is_retryable(), "{query}");
     }
     at("localhost", plain.port(), "sslmode=prefer").build().unwrap().get_lock("plain").lock().unwrap();
-    // The URL can also name the files of a client's certificate and key.
     server.make_user("client", "");
     let (certificate, key) = certificates.client();
     let query = format!("sslrootcert={ca}&sslcert={}&sslkey={}", file(certificate), file(key));
@@ -249,7 +248,6 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
         longest_name: 200,
     };
     secured.serves_and_refuses();
-    // The locks are the same as over the port without TLS, also after a restart.
     let plain = LockClient::connect(format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
     let client = secured.builder().lease(Duration::from_secs(20)).build().unwrap();
     let guard = client.get_lock("both").acquire().unwrap();

@@ -168,7 +168,6 @@ fn waits_and_holds_have_spans() {
     guard.unlock().unwrap();
     let ended = "lock.hold DEBUG fenced released";
     assert_eq!(kept.spans(&name, &ALL), [acquired, ended, "lock.acquire DEBUG fenced busy 1"]);
-    // A dropped guard's release is reported some time later.
     drop(holder.get_fenced_lock(&name).acquire().unwrap());
     assert!(eventually(LONG, || kept.spans(&name, &ALL).iter().filter(|span| *span == ended).count() == 2));
 }

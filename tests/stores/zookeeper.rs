@@ -264,7 +264,6 @@ test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
     relay.cut_behind_a_new_node();
     let error = lock.try_lock().unwrap_err();
     assert!(relay.has_cut() && error.outcome_unknown(), "{error}");
-    // The node is removed long before the session ends.
     comes_true_within(LONG / 3, || server.figure("zk_ephemerals_count") == 0);
     elsewhere(|| {
         assert!(other.get_lock("tried").try_lock().unwrap());

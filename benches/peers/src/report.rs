@@ -270,7 +270,6 @@ impl Report {
             }
         }
         let mut page = String::new();
-        // Writing to a String cannot fail.
         self.write_figures(&mut page).and_then(|()| self.write_overview(&mut page)).ok();
         write_both(docs, "benchmark.md", HEAD, &page, &self.text())
     }

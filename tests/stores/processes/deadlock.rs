@@ -185,7 +185,6 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
             };
             let ended = broken.saturating_sub(began);
             assert!(ended <= WITHIN + SLACK + stalled, "{store}: broken after {ended:?}");
-            // The victim releases its lock at once, which wakes the other process.
             let woken = got.saturating_sub(*broken);
             assert!(woken <= SLACK + stalled, "{store}: the other went on {woken:?} later");
             figures = format!("{figures}, broken after {ended:?}, the other went on {woken:?} later");
