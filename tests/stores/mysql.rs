@@ -144,7 +144,7 @@ test_on!(a_grant_made_after_the_time_out_is_undone, MysqlServer::shared(), |serv
     lock.unlock().unwrap();
 });
 
-test_on!(every_statement_finds_its_row_by_primary_key, MysqlServer::shared(), |server| {
+test_on!(every_mysql_statement_finds_its_row_by_primary_key, MysqlServer::shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =

@@ -152,7 +152,7 @@ test_on!(a_killed_clients_locked_entry_blocks_no_other_directory_entry, Postgres
     held.unlock().unwrap();
 });
 
-test_on!(every_statement_finds_its_row_by_primary_key, PostgresServer::shared(), |server| {
+test_on!(every_postgres_statement_finds_its_row_by_an_index, PostgresServer::shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =

@@ -172,7 +172,7 @@ test_on!(a_token_locks_release_wakes_its_waiter, shared(), |server| {
 });
 
 // As on Redis, a client passes the lock among its threads for a while; `faults/turns.rs` tests this further.
-test_on!(contended_clients_reacquire_a_lock_without_a_request, shared(), |server| {
+test_on!(contended_postgres_clients_reacquire_without_a_request, shared(), |server| {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
         let asked = Arc::new(AtomicU32::new(0));

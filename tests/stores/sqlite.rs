@@ -64,7 +64,7 @@ impl Rows for File {
 }
 
 #[test]
-fn every_statement_finds_its_row_by_primary_key() {
+fn every_sqlite_statement_finds_its_row_by_primary_key() {
     let file = File::new();
     let raw = file.raw();
     for name in ["take", "retake", "leave", "renew", "expire", "look", "force"] {
