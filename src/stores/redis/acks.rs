@@ -1,8 +1,8 @@
 //! Grants that count only after replicas have acknowledged them, or append-only files contain them.
 //!
 //! Grants are sent over the shared connection, but WAIT over a pooled one, because WAIT blocks its connection
-//! until the replicas have all earlier writes. One WAIT serves all grants before it: a *round*. Grants that
-//! come meanwhile gather for the next round, which the thread of one of them *leads*.
+//! until the replicas have all earlier writes. A *round* is one WAIT for all grants before it. Grants that
+//! come during a round gather for the next one, which the thread of one of these grants *leads*.
 //!
 //! WAIT counts from the last write of its own connection, so a round first writes something
 //! (`lua/touch.lua`). After a failover, the connection may lead to a server that has not granted the locks,
@@ -82,7 +82,8 @@ impl Acks {
         })
     }
 
-    /// Waits until the grant has its copies. If that fails, undoes the grant.
+    /// Waits until replicas, or the append-only files, have the grant. If that fails, undoes the grant. If
+    /// the undoing fails too, the outcome is unknown.
     pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
         self.wait_for_copies(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),

@@ -141,7 +141,7 @@ impl RedisAddress {
         Ok(targets.into_iter().map(address).collect())
     }
 
-    /// As [`new`](Self::new), but a changed password or certificate is read again.
+    /// As [`new`](Self::new), but later connections use changed passwords and certificates.
     pub(super) fn renewable(options: &ServerOptions) -> Result<RedisAddress> {
         let (renewal, address) = Renewable::new(options, RedisAddress::new)?;
         Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) })
@@ -210,7 +210,8 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error: `cluster` reads those.
+    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error: [`RedisAddress::cluster`]
+    /// reads it.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn login_place_and_database_are_read_from_a_redis_url() {
+    fn login_address_and_database_are_read_from_a_redis_url() {
         let read = address("redis://me:p%40ss@example.org:7000/3").unwrap();
         assert_eq!(read.target.to_string(), "example.org:7000");
         assert_eq!(read.login.username.as_deref(), Some("me"));
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn login_places_and_master_are_read_from_a_sentinel_url() {
+    fn login_addresses_and_master_are_read_from_a_sentinel_url() {
         let (read, sentinels) =
             sentinels("redis-sentinel://me:p%40ss@one.example:7000,10.0.0.2,[::1],[::2]:7001/my.master-1/3");
         assert_eq!(sentinels.name, "my.master-1");

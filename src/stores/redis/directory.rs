@@ -139,9 +139,8 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     list(reply)?.chunks(2).map(one).collect()
 }
 
-/// The lock under a key, or `None` for another program's key. Keys that only look like a token lock or a
-/// plain lock (an entry of a cache, a hash of counters) have no owner in our format. If the queue or fence
-/// counter of such a lock has another type, the key is another program's too.
+/// The lock under a key. `None` for another program's key: a string or hash without an owner in our format (a
+/// cached value, a hash of counters), or a name whose queue or fence counter has another type.
 fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {
@@ -153,8 +152,8 @@ fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
 }
 
 impl Directory for RedisStore {
-    /// Uses the shared connection, so that renewals never wait for the entry. Seldom waits for the reply: at
-    /// its deadline a waiting thread ends this connection, and with it the requests of other threads.
+    /// Uses the shared connection, so that renewals never wait for the entry. Seldom waits for the reply,
+    /// because a wait that times out ends the connection, and with it the requests of other threads.
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
         let failed = self.failed_entry.lock().take();
         self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet

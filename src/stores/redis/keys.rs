@@ -33,7 +33,7 @@ pub(super) fn rw_channel(lock: &str) -> String {
     before(Part::RwChannel, lock)
 }
 
-/// The prefix of an owner's read markers. The number of the level follows: 1, 2, …
+/// The prefix of the keys that mark the levels of an owner's read hold. The level follows: 1, 2, …
 pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
     format!("{}:{owner}{}", in_braces(lock).concat(), Part::RwMarker.text())
 }

@@ -196,8 +196,8 @@ fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
     })
 }
 
-/// Reads the reply to a release of several locks. `own_listeners`: for each lock, 1 if this client itself is
-/// among the notified ones, else 0.
+/// Reads the reply to a release of several locks. `own_listeners`: for each lock, 1 if its release notified
+/// this client too, else 0.
 fn all_released(reply: &Tagged, own_listeners: &[i64]) -> Answer<Vec<Release>> {
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {

@@ -57,7 +57,7 @@ pub(crate) struct PubSubState {
 }
 
 pub(super) enum Awaited {
-    /// The reply to one of several subscriptions (plain and sharded) to the channel, but not to the last one.
+    /// The reply to the plain subscription, if a sharded one to the same channel was sent after it.
     PartlySubscribed(Arc<Channel>),
     Subscribed(Arc<Channel>),
     Unsubscribed(Box<str>),

@@ -172,7 +172,8 @@ pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     }
 }
 
-/// Whether the error may pass without a change of the server or of rights. A login may succeed later.
+/// Whether the same request may succeed later, though nobody changes the server's settings or the user's
+/// rights. A refused login may succeed with the next password.
 pub(super) fn is_temporary(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)

@@ -27,7 +27,8 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// One bit for each script that the server ran over a connection while `Ledger::forgotten` was `forgotten`.
+/// One bit for each script that the server ran over a connection. Valid while `Ledger::forgotten` has the
+/// same value as `forgotten`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
@@ -265,7 +266,7 @@ impl Command {
         Command { script: self.script.map(|script| script.behind(prefix)), ..self }
     }
 
-    /// The same request, carried out only if the ring's node stores `mark`; a new token is above `fence`.
+    /// This request, to be carried out only if the ring's node stores `mark`. A new token exceeds `fence`.
     pub(super) fn under(self, mark: &str, fence: u64) -> Command {
         self.behind(Prefix::UnderMark).arg(fence).arg(MARK_KEY).arg(mark)
     }

@@ -107,7 +107,7 @@ impl Redlock {
     }
 }
 
-/// Whether the error shows that the server can never be part of this Redlock: connecting fails at once.
+/// Whether the error shows that the server can never be part of this Redlock, so connecting fails at once.
 fn excludes_server(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)

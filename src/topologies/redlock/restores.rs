@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_unknown_outcome_affects_only_the_hold_concerned() {
+    fn a_server_counts_again_after_all_clean_ups_of_a_hold() {
         let (restores, hold) = (Restores::default(), claim());
         let other = Claim { name: crate::tests::name("b"), ..hold.clone() };
         restores.doubt(1, &hold);

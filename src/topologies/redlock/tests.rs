@@ -365,7 +365,7 @@ fn an_unanswered_restore_is_undone_and_not_counted() {
 }
 
 #[test]
-fn a_server_undoing_a_grant_when_asked_does_not_count() {
+fn a_server_cleaned_up_during_a_renewal_does_not_count() {
     let (redlock, [first, second, third]) = redlock();
     third.attempts.say(in_doubt);
     let hold = lacking(&redlock, &third);

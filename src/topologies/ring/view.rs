@@ -75,8 +75,8 @@ impl RingView {
     }
 }
 
-/// Runs `ask` on the node under the view's mark. If the node stores another mark, first replaces that mark,
-/// if the view's mark may replace it.
+/// Runs `ask` on the node under the view's mark. If the node stores another mark, first replaces that one, or
+/// fails if the ring's rules forbid it.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,

@@ -1,4 +1,5 @@
-//! The directory of clients in a cluster: each client's entry is on its slot's member; a listing reads all.
+//! The directory of clients in a cluster. An entry is on the member of its key's slot. A listing reads all
+//! members, one after the other.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};

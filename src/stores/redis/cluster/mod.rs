@@ -59,9 +59,9 @@ pub(crate) struct ClusterStore {
     me: Weak<ClusterStore>,
 }
 
-/// The locks whose release has no answer yet. Later requests about them go to the same member, even if the
-/// slot has moved. Otherwise an attempt could reach the new member before the release, and be granted as a
-/// re-entry of the hold that the release then deletes.
+/// The locks whose release has no answer yet. Later requests about them go to the release's member, even if
+/// the slot has moved. Otherwise an attempt could reach the new member before the release, and be granted as
+/// a re-entry of the hold that the release then deletes.
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 

@@ -24,8 +24,8 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether all keys and channels of a lock are in its name's slot. They contain a name without braces as
-/// `{name}`, and another name as it is. So the name must contain no braces, or some text in its first pair.
+/// Whether all keys and channels of a lock are in its name's slot. They contain the name: as `{name}` if it
+/// has no braces, else unchanged. So the name must contain no braces, or some text in its first pair.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_keys_share_their_names_slot() {
+    fn names_whose_derived_keys_leave_their_slot_are_recognized() {
         let derived = |name: &str| {
             let lock = slot(name);
             slot(&keys::channel(name)) == lock && slot(&keys::fence_counter(name)) == lock

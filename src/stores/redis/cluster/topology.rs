@@ -48,7 +48,7 @@ pub(super) struct Topology {
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
-    /// When to reload the map, and from which member. Locked by the thread that reloads the map.
+    /// When to reload the map at the earliest, and from which member. Locked by the thread that reloads it.
     reload: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }

@@ -46,7 +46,7 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// Subscribes at the member of the channel's slot. If none is known, the waiter polls, and tries again.
+    /// Subscribes at the member of the channel's slot. If no member is known, the waiter polls.
     pub(super) fn listen(
         &self,
         channel: &str,

@@ -1,7 +1,7 @@
 //! One connection: a socket, the handshake, and replies that are read by a deadline.
 //!
 //! The redis crate's connection is not used for three reasons. Its time-out limits each *read*, so a server
-//! that sends single bytes can block a caller for ever. It has no separate writing and reading halves. It
+//! that sends single bytes can block a caller for ever. One thread cannot write on it while another reads. It
 //! hides why AUTH failed.
 
 use std::cell::Cell;
@@ -43,7 +43,7 @@ pub(crate) enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// The address for a provider of credentials. Errors use [`Display`](fmt::Display).
+    /// The text by which a provider of credentials knows the server.
     pub(crate) fn address(&self) -> String {
         match self {
             ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
@@ -70,7 +70,7 @@ impl fmt::Display for ServerPlace {
     }
 }
 
-/// Connects by `deadline`. A Unix socket whose queue of connections is full can block for longer.
+/// Connects by `deadline`; but a Unix socket whose backlog is full can block for longer.
 pub(super) fn connect(
     place: &ServerPlace,
     hosts: &Arc<Hosts>,
@@ -149,8 +149,8 @@ pub(crate) fn unread(error: io::Error) -> Error {
     }
 }
 
-/// r2d2 only limits the number of connections: its items are slots. The thread that gets an empty slot
-/// connects, and so gets the error at once; r2d2 would retry, and report a text.
+/// Makes the items of r2d2's pool: slots, by whose number the pool limits connections. The thread that gets
+/// an empty slot connects, so it gets a failure at once; r2d2 would retry, and report only the error's text.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 
@@ -193,7 +193,8 @@ impl Dialog<'_> {
     }
 
     /// Like [`say`](Self::say), but keeps the replies that came before a failure: one element for each
-    /// request up to the last answered one. `None` for a script that was sent again and then got no reply.
+    /// request up to the last answered one. An element is `None` if its script was sent again without a
+    /// reply.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;

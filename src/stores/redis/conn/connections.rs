@@ -27,7 +27,7 @@ const CONNECT_ERROR_LASTS: Duration = Duration::from_millis(50);
 /// Maximum number of requests in one write, which a server answers within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// Slots made in advance, so that a thread seldom waits for one. Making thousands would take seconds.
+/// Number of free slots that the pool keeps ready. Making all slots of a large pool would take seconds.
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
@@ -44,7 +44,7 @@ pub(crate) struct Connections {
     closed: AtomicBool,
     /// Whether ASKING precedes each request, because the key's slot is still moving to this server.
     pub(crate) asking: bool,
-    /// The prefix for scripts that must notify waiters with another command than PUBLISH.
+    /// Lua code put before scripts, so that they notify waiters otherwise than by PUBLISH. `None`: PUBLISH.
     pub(crate) publish_prefix: Option<Prefix>,
 }
 

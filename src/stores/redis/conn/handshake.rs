@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_needs_redis_7_2() {
+    fn the_durable_option_needs_redis_7_2() {
         let check = |server, version| {
             let greeting = greeting(server, version, "standalone", "master");
             check_server(&greeting, Role::Primary, true).map_err(|error| error.kind())

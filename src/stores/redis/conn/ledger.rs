@@ -22,11 +22,12 @@ pub(crate) struct Origin {
     opened: Moment,
     pub(crate) round_trip: Duration,
     replace_at: Moment,
-    /// When the login ends, if the credentials say so.
+    /// When the login ends. `None` if the credentials do not say.
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// The scripts that the server ran over this connection. A new connection may lead to another server.
+    /// The scripts that the server ran over this connection. The next connection may lead to another server,
+    /// so it begins without known scripts.
     known: KnownScripts,
 }
 
@@ -98,8 +99,8 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link), from the shorter of the last two round trips, because a busy processor may
-    /// have delayed one.
+    /// How slow the network is, see [`hosts::link`]. Uses the shorter of the last two round trips, because a
+    /// busy processor may have delayed the longer one.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
@@ -156,8 +157,8 @@ impl Ledger {
         origin.known.has(sent.script, sent.forgotten)
     }
 
-    /// Notes from a reply whether the server knows the script. Refusals such as `MOVED` and `LOADING` do not
-    /// show that. If the server forgot one script, all count as forgotten, for all connections.
+    /// Notes from a reply whether the server knows the script; refusals such as `MOVED` do not show that. A
+    /// server forgets all scripts at once, so if it forgot one, all connections treat all as forgotten.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {

@@ -125,8 +125,8 @@ fn assert_own(outcome: &Answer<Value>, number: u8) {
     }
 }
 
-/// Three threads each ask, and by chance first post a request for which no thread waits. A fourth thread does
-/// `event`, and a fifth reads replies, as the client's watchdog does.
+/// Each of three threads sends a request and passes the outcome to `each`. At random it first posts a request
+/// for which no thread waits. A fourth thread runs `event`, and a fifth reads replies, as the watchdog does.
 fn run(
     world: &Arc<World>,
     deadline: Moment,

@@ -107,7 +107,7 @@ impl Replies {
 #[derive(PartialEq, Eq)]
 struct Seen {
     at: usize,
-    /// The number of parts still to come, including the present one.
+    /// The number of parts (elements of arrays) still to scan, including the present one.
     left: u64,
     /// The index at which the next search for the end of the present part's line begins.
     searched: usize,

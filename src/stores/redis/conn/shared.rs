@@ -97,10 +97,10 @@ const ENOUGH_SENT: usize = 2;
 /// With this many unsent requests, a sender writes them itself, as the reader may be waking threads.
 const LEFT_TO_READER: usize = 8;
 
-/// Maximum number of replies passed on after one read, so that unsent requests do not wait longer.
+/// Maximum number of replies passed on at a time. Unsent requests are written before each time.
 const MOST_GIVEN: usize = 64;
 
-/// How often a reader looks for replies to other threads after its own reply has come.
+/// How often at most a reader looks for other threads' replies after its own reply has come.
 const MAX_CHECKS: u32 = 4;
 
 pub(crate) struct Reply {
@@ -461,7 +461,8 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all arrived replies, so that `queue` counts only requests that are still under way.
+                // Takes all arrived replies, because the function `queue` decides by the number of awaited
+                // ones.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
@@ -504,7 +505,8 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies the waiters of missing replies. `open` waits for that.
+    /// Ends the connection and notifies the waiters of missing replies. Until they are notified, the function
+    /// `open` opens no new connection.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();

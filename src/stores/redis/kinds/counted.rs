@@ -167,8 +167,8 @@ impl CountedKind {
         matches!(self, CountedKind::Semaphore | CountedKind::Permits)
     }
 
-    /// Reads or changes the number. Only expirable permits pass the key of permit ids, so that users of other
-    /// kinds need no right to that key.
+    /// Reads or changes the number of permits, or a latch's count. Only expirable permits pass the key of
+    /// permit ids, so that users of other kinds need no right to that key.
     fn counter(&self, claim: &Claim, word: &str, amount: i64, lease: Option<Duration>) -> Command {
         let (key, is_latch) = (claim.name.key(), *self == CountedKind::Latch);
         let (request, out) = (request_key(claim), keys::permits_out(key));

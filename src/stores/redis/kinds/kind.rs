@@ -32,8 +32,8 @@ pub(crate) struct RedisServer {
     pub(crate) connections: Arc<Connections>,
     pub(crate) subscriber: Arc<Subscriber>,
     pub(crate) acks: Option<Arc<Acks>>,
-    /// Set for a while after a release whose user has no right to notify wait queues; meanwhile the client
-    /// does not use them. All members of a cluster share this value.
+    /// Set for a while after a release has shown that the user may not notify wait queues. The client then
+    /// uses no wait queues. All members of a cluster share this value.
     pub(crate) queues_refused: Arc<Refused>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) trait RedisKind: Sync {
     }
 
     /// Asks whether other clients want a hold that is cached, or uses `on_contended`. `own_listeners`: how
-    /// many listeners of the release channel are this client's. `None` for kinds without such holds.
+    /// many listeners of the release channel are this client's. `None` for kinds that cannot be cached.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
@@ -101,7 +101,7 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Reads the reply to a release. `own_listeners`: 1 if this client was among the notified ones, else 0.
+    /// Reads the reply to a release. `own_listeners`: 1 if the release notified this client too, else 0.
     fn released(&self, reply: &Tagged, own_listeners: i64) -> Answer<Release> {
         replies::released(reply, own_listeners)
     }

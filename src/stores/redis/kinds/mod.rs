@@ -28,7 +28,7 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     }
 }
 
-/// Calls `ask` with each channel that the waiter listens to. `None` if a result is `None`.
+/// Calls `ask` with each channel that the waiter listens to. `None` if a call returns `None`.
 pub(crate) fn for_each_channel<T>(claim: &Claim, ask: impl FnMut(String) -> Option<T>) -> Option<Vec<T>> {
     let kind = of(claim.kind);
     let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };

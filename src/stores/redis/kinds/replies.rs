@@ -70,7 +70,7 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Answer<Handoff> {
     })
 }
 
-/// Reads the reply to a release. `own_listeners`: 1 if this client was among the notified ones, else 0.
+/// Reads the reply to a release. `own_listeners`: 1 if the release notified this client too, else 0.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     decoded(match reply.tag() {
         b"freed" if reply.len() == 0 => Ok(Release::Freed { others: Others::Nobody }),

@@ -177,7 +177,7 @@ fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[test]
-fn begun_requests_and_hand_offs_resend_forgotten_scripts() {
+fn pipelined_requests_resend_scripts_that_the_server_forgot() {
     let (server, store) = served();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
     for forgets in [false, true] {
@@ -405,7 +405,7 @@ fn database_and_client_name_are_set_on_every_connection() {
 }
 
 #[test]
-fn tcp_works_as_a_unix_socket_does() {
+fn locks_and_wake_ups_work_over_tcp() {
     let (server, port) = Server::start_on_port("--port", &[]);
     let store = open(&ServerOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -437,7 +437,7 @@ fn connecting_is_repeated_until_a_master_answers() {
 }
 
 #[test]
-fn a_proxys_unknown_command_error_implies_no_old_version() {
+fn a_server_without_hello_is_too_old_only_by_its_version() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",

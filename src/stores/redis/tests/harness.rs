@@ -156,7 +156,6 @@ pub(super) fn no_store(options: &ServerOptions) -> crate::Error {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).err().unwrap()
 }
 
-/// A server, and a client's store on it.
 pub(super) fn served() -> (Server, Opened) {
     let server = Server::start(&[]);
     let store = server.store();

@@ -82,7 +82,7 @@ fn a_late_contention_check_leaves_no_mark_on_later_holds() {
 }
 
 #[test]
-fn a_check_sees_only_live_queued_waiters() {
+fn a_check_finds_only_live_waiters_of_other_clients() {
     let (server, store) = served();
     let holder = take(&store, holder(Kind::Mutex));
     check(&store, &holder);

@@ -22,7 +22,6 @@ mod token;
 mod turns;
 mod wait_queue;
 
-/// Items that several of these files use.
 mod prelude {
     pub(super) use std::collections::BTreeSet;
     pub(super) use std::io::Write;

@@ -29,7 +29,7 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, Opened, Script) 
     (fake, store, script)
 }
 
-/// Whether the command is a grant. The write that precedes WAIT is not.
+/// Whether a script is a grant, not the write that precedes WAIT.
 fn is_grant(command: &str) -> bool {
     !command.contains("writes a lock's expiry again")
 }
@@ -72,7 +72,7 @@ fn a_multi_lock_undo_that_misses_one_lock_has_unknown_outcome() {
     assert!(script.lock().is_empty());
 }
 
-/// A failover during WAIT causes this, or a slot that moves between the grant and its WAIT.
+/// The server loses the slot by a failover during WAIT, or because the slot moves between grant and WAIT.
 #[test]
 fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     let moved = "-MOVED 5 127.0.0.1:1\r\n";
@@ -93,7 +93,8 @@ fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     }
 }
 
-/// Without the grant, this is a newly promoted server. Without the write, WAIT counts from an older write.
+/// A server without the grant was promoted after it. If the write before WAIT changed nothing, WAIT counts
+/// from an older write.
 #[test]
 fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
@@ -129,8 +130,8 @@ fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Answers one grant's WAIT once the grants of `others` have gathered. Then `round` answers each later WAIT.
-/// Returns which of the others' grants count.
+/// Answers the first grant's WAIT once `others` further grants have gathered. Then `round` answers each later
+/// WAIT. Returns which of the further grants count.
 fn while_others_gather(others: usize, round: impl FnOnce(&dyn Fn(&'static str))) -> Vec<bool> {
     let (_fake, store, waits, answer) = waiting();
     let acks = store.server.acks.clone().unwrap();
@@ -173,7 +174,7 @@ const LOADS: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\
 const ONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n7\r\n";
 
 #[test]
-fn without_a_connected_replica_grants_count_and_are_reported_once() {
+fn without_replicas_grants_count_and_the_lack_is_reported_once() {
     let (role, waits) = (Arc::new(Mutex::new((ALONE, ":0\r\n"))), Arc::new(Mutex::new(0)));
     let (says, counter) = (Arc::clone(&role), Arc::clone(&waits));
     let fake = Fake::start(move |command| match command.split(' ').next() {

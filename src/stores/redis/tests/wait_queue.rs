@@ -118,7 +118,7 @@ fn a_release_notifies_the_first_client_and_reserves_the_lock() {
     assert_eq!(clients_in_queue(&server), [client(&second), client(&stranger)]);
 }
 
-/// To a distant client, the message and the request take longer than 10 ms.
+/// A reservation lasts 10 ms on a fast link. A distant client's message and request would take longer.
 #[test]
 fn a_reservation_lasts_longer_on_a_slow_link() {
     let (server, store) = served();
@@ -507,10 +507,10 @@ fn locks_work_without_a_wait_queue() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// One user has only the rights that plain locks needed before there was a wait queue. The other user lacks
-/// only TIME.
+/// One user has only the rights that plain locks needed before this crate had wait queues. The other user
+/// lacks only TIME.
 #[test]
-fn a_waiter_without_the_redis_time_right_gets_busy() {
+fn a_waiter_without_rights_for_the_queue_gets_the_answer_busy() {
     let before_queues =
         "~k &redisson_* +eval +evalsha +hexists +hset +hdel +pexpire +pttl +get +set +del +publish";
     for rules in [before_queues, "~* &* +@all -time"] {

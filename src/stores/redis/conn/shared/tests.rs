@@ -6,7 +6,6 @@ use r2d2::Pool;
 
 use super::*;
 
-/// The server's end of the socket.
 #[cfg(unix)]
 type Peer = std::os::unix::net::UnixStream;
 #[cfg(windows)]
@@ -51,7 +50,6 @@ fn question(to: &mut Vec<u8>, _is_known: bool) {
     to.extend(b"ask");
 }
 
-/// Sends a request over this new connection.
 fn send(
     shared: &SharedConnection,
     connection: Connected,
@@ -203,7 +201,7 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let reader = scope.spawn(|| shared.wait(&one));
         drop(server);
         is_told.recv().unwrap();
-        // The second request's `take` still runs, so its caller has not yet retired the owner number. A
+        // The closure that received the second outcome still runs, so its owner number is not yet retired. A
         // request sent now might use the same number.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
