@@ -50,12 +50,12 @@ pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses a server whose stored format number is not this version's. If none is stored and `notes` is set,
-/// stores this version's. Sends the request `first` in the same write. Returns whether a number is stored
+/// Refuses a server whose stored format number is not this version's. If none is stored, stores this
+/// version's, unless `notes` is false. Sends `first` in the same write. Returns whether a number is stored
 /// now, and the reply to `first`.
 ///
 /// A user who may not read or write the key can still lock, so a refusal counts as a stored number. With
-/// `is_followed`, for a cluster, a redirect to another member is an error, which the caller follows.
+/// `is_followed` (in a cluster), a redirect is returned as an error, which the caller follows.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),

@@ -82,8 +82,7 @@ impl Acks {
         })
     }
 
-    /// Waits until replicas, or the append-only files, have the grant. If that fails, undoes the grant. If
-    /// the undoing fails too, the outcome is unknown.
+    /// Waits until replicas, or append-only files, have the grant. If that fails, undoes the grant.
     pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
         self.wait_for_copies(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),

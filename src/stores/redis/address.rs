@@ -210,8 +210,7 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error: [`RedisAddress::cluster`]
-    /// reads it.
+    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error: it is for `cluster`.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();

@@ -25,7 +25,7 @@ use crate::sync::Outbox;
 use crate::time::{Clock, Moment};
 use crate::wire::{Wire, broken, is_late};
 
-/// After this time without a message the client sends a PING. After as long again, it reconnects.
+/// After this time without a message the client sends a PING. After twice this time it reconnects.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

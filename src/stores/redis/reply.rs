@@ -172,8 +172,7 @@ pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     }
 }
 
-/// Whether the same request may succeed later, though nobody changes the server's settings or the user's
-/// rights. A refused login may succeed with the next password.
+/// Whether the same request may succeed later without a change of settings or rights. A login may.
 pub(super) fn is_temporary(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)

@@ -19,7 +19,7 @@ pub(super) struct Script {
     behind: [OnceLock<Box<Script>>; 3],
 }
 
-/// Lua code before a whole script: it replaces PUBLISH by another command, or checks a ring's mark.
+/// Lua code put before a script: it replaces PUBLISH, or checks the server's mark (the version of a ring).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     PublishSharded,
@@ -27,8 +27,7 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// One bit for each script that the server ran over a connection. Valid while `Ledger::forgotten` has the
-/// same value as `forgotten`.
+/// The scripts that ran over a connection, one bit each. Valid while `Ledger::forgotten` equals `forgotten`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
@@ -290,7 +289,7 @@ impl Command {
         }
     }
 
-    /// The request to send again, if the script was unknown or the login had ended, so nothing ran.
+    /// The request to send again, if nothing ran, because the script was unknown or the login had ended.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_unknown_script(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }

@@ -18,7 +18,7 @@ use crate::topologies::redlock::votes::{Votes, majority};
 impl Redlock {
     /// Connects to the nodes. Fewer than half of them may be unreachable or unusable (a replica, or a server
     /// with another password); such a node joins later. Once a majority has connected, the call waits for the
-    /// others as long again, but at least for a node's time-out.
+    /// others for as long as the majority took, but at least for a node's time-out.
     pub(crate) fn connect(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,
@@ -139,8 +139,8 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use, unless another node is the same server. (For the first connections
-    /// `join_all` checks that.)
+    /// Takes a server into use. Refuses it if another node is the same server; of the first connections,
+    /// `join_all` checks that.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

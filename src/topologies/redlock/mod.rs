@@ -41,8 +41,8 @@ const SHORTEST_NODE_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct Redlock {
     monitor: Arc<NodeMonitor>,
-    /// The owners that got only a minority, and the end of each one's pause. Without the pause, owners that
-    /// share the servers between them would collide again.
+    /// The owners that got only a minority, and the end of each one's pause. If owners who each got some
+    /// servers tried again at once, none might get a majority again.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
@@ -396,7 +396,8 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The lock as a majority sees it: its owners, and the shortest of their leases.
+    /// The lock with the owners that a majority names. Of the majority's remaining times, the shortest
+    /// counts.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {

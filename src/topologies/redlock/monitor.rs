@@ -50,7 +50,7 @@ pub(super) struct NodeMonitor {
     pub(super) restores: Restores,
     /// Requests an early renewal of all holds, after a server returned or a hold was restored.
     pub(super) renew_early: AtomicBool,
-    /// The outcome of each server's first connect. The outer `None`: `Redlock::connect` has read them all.
+    /// The outcome of each server's first connect. `None` once `Redlock::connect` has read all outcomes.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,

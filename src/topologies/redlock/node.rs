@@ -139,9 +139,8 @@ impl VotingNode {
         true
     }
 
-    /// If a check is due, sends the server a request, and waits for the answer up to `patience`. For a server
-    /// that was never connected, calls `open` instead. Returns whether the server is in use again, and when
-    /// the next check is due.
+    /// If a check is due, sends the server a request, and waits up to `patience`; calls `open` instead if the
+    /// server was never connected. Returns whether it is in use again, and when the next check is due.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),

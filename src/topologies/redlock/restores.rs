@@ -152,7 +152,7 @@ impl Restores {
         }
     }
 
-    /// Takes the due restores for usable nodes, and drops the others, which the next renewal notes again.
+    /// Takes due restores for usable nodes. Drops those for other nodes: the next renewal notes them again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();

@@ -127,7 +127,7 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Reads the marks of all reachable nodes. If the view's marks may replace them, sets the view's marks.
+    /// Replaces the marks of all reachable nodes by the view's, or fails if `may_replace` forbids it.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
         let stored = survey(view, deadline);

@@ -63,7 +63,7 @@ impl RingNode {
         self
     }
 
-    /// Declares a node of an earlier list lost together with its locks, so that no client asks it.
+    /// Declares a node of an [earlier list](Ring::moving_from) lost with its locks, so nobody asks it.
     ///
     /// # Guarantees
     ///

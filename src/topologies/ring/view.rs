@@ -1,4 +1,4 @@
-//! A client's view of the ring: its nodes, each name's home node, and the mark that each node shall store.
+//! A client's view of the ring: its nodes, each name's home node, and the mark (version) for each node.
 //!
 //! One thread for each node sends batches and marks, so a node that hangs delays no other.
 
@@ -75,8 +75,8 @@ impl RingView {
     }
 }
 
-/// Runs `ask` on the node under the view's mark. If the node stores another mark, first replaces that one, or
-/// fails if the ring's rules forbid it.
+/// Runs `ask` on the node under the view's mark. First replaces another mark that the node stores, or fails
+/// if [`RingMark::may_replace`] forbids it.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,

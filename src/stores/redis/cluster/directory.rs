@@ -1,5 +1,4 @@
-//! The directory of clients in a cluster. An entry is on the member of its key's slot. A listing reads all
-//! members, one after the other.
+//! The directory of clients in a cluster. An entry is on its key's member; a listing reads all members.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};

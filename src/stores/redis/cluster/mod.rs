@@ -93,8 +93,9 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses a stored format number other than this version's. If none is stored, stores this version's. If
-    /// the member does not answer, the client starts anyway, and asks again before later attempts.
+    /// Refuses a stored format number other than this version's. If none is stored, stores this version's,
+    /// unless `notes` is false. If the member does not answer, the client starts anyway, and asks again
+    /// before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());

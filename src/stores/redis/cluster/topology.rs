@@ -48,7 +48,7 @@ pub(super) struct Topology {
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
-    /// When to reload the map at the earliest, and from which member. Locked by the thread that reloads it.
+    /// Locked by the thread that reloads the map.
     reload: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
@@ -278,7 +278,7 @@ impl Settings {
     }
 }
 
-/// Asks one member after the other. Each has its share of the time, but at least [`SHORTEST_ASK`].
+/// Asks one member after the other. Each has an equal share of the time, but at least [`SHORTEST_ASK`].
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,

@@ -192,9 +192,8 @@ impl Dialog<'_> {
         replies.into_iter().map(|reply| reply.ok_or_else(no_reply)).collect()
     }
 
-    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one element for each
-    /// request up to the last answered one. An element is `None` if its script was sent again without a
-    /// reply.
+    /// Like [`say`](Self::say), but keeps the replies before a failure: one element for each request up to
+    /// the last answered one. An element is `None` if its script was sent again, and got no reply.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;

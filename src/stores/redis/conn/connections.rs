@@ -1,4 +1,4 @@
-//! Requests and their replies: which connection carries a request, and what is known after a failure.
+//! Requests and their replies: each request's connection, and after which failures its outcome is unknown.
 //!
 //! Scripts about locks use the shared connection. A request that needs a connection for itself gets one from
 //! the pool. Renewals have a connection of their own.

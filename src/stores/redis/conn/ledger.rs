@@ -12,8 +12,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// After refusals for this long, even temporary ones, a connection is replaced, because its address may lead
-/// to another server by now.
+/// A connection that got only refusals for this long, even temporary ones, is replaced, because its address
+/// may lead to another server by now.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -26,8 +26,7 @@ pub(crate) struct Origin {
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// The scripts that the server ran over this connection. The next connection may lead to another server,
-    /// so it begins without known scripts.
+    /// The scripts run over this connection. The next one begins with none: its server may be another.
     known: KnownScripts,
 }
 

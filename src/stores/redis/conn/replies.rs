@@ -282,7 +282,6 @@ mod tests {
         }
     }
 
-    /// Reads the next reply, and tries again while nothing has arrived.
     fn next(replies: &mut Replies, from: &mut impl Read) -> io::Result<Value> {
         loop {
             match replies.next(&mut *from) {

@@ -97,7 +97,7 @@ const ENOUGH_SENT: usize = 2;
 /// With this many unsent requests, a sender writes them itself, as the reader may be waking threads.
 const LEFT_TO_READER: usize = 8;
 
-/// Maximum number of replies passed on at a time. Unsent requests are written before each time.
+/// Maximum number of replies passed on at a time. Each time, the reader first writes unsent requests.
 const MOST_GIVEN: usize = 64;
 
 /// How often at most a reader looks for other threads' replies after its own reply has come.
@@ -461,8 +461,7 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all arrived replies, because the function `queue` decides by the number of awaited
-                // ones.
+                // Takes all arrived replies, because the function `queue` counts those that are missing.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
@@ -505,8 +504,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies the waiters of missing replies. Until they are notified, the function
-    /// `open` opens no new connection.
+    /// Ends the connection and notifies the waiters of missing replies. Before that, `open` connects nowhere.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();

@@ -5,7 +5,7 @@
 //! [`REQUEST_LASTS`], and carries out none twice.
 //!
 //! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
-//! read their notification. Only this crate uses them, as Java's `newCondition` throws. Waiters join while
+//! read their notification. Only this crate has them: Redisson's `newCondition` throws. Waiters join while
 //! they hold the lock, and notifiers hold it too, so none notifies between a waiter's check and its joining.
 //! If a waiter dies or leaves before it reads its notification, the next waiter gets the notification.
 

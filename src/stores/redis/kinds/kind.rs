@@ -91,7 +91,7 @@ pub(crate) trait RedisKind: Sync {
     }
 
     /// Asks whether other clients want a hold that is cached, or uses `on_contended`. `own_listeners`: how
-    /// many listeners of the release channel are this client's. `None` for kinds that cannot be cached.
+    /// many listeners of the release channel are this client's. `None` for kinds that allow neither.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }

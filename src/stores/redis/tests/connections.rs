@@ -7,8 +7,8 @@ use super::prelude::*;
 use crate::error::Error;
 use crate::seam::capabilities::ConnectionWatch;
 
-/// Longer than the command time-out of a fake server's client, with a margin for a busy machine, but shorter
-/// than [`soon`].
+/// A call that ends within this time did not wait for the deadline [`soon`]. Much longer than the command
+/// time-out, as the machine may be busy.
 const MOST: Duration = Duration::from_secs(5);
 
 fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {

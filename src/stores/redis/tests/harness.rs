@@ -140,7 +140,6 @@ impl Drop for Server {
     }
 }
 
-/// A client's store, closed on drop.
 pub(super) type Opened = Open<Box<RedisStore>>;
 
 pub(super) fn open(options: &ServerOptions) -> Opened {

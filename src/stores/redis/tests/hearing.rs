@@ -47,7 +47,7 @@ fn a_waiter_of_each_kind_sends_a_listening_holder_one_recall() {
     }
 }
 
-/// A waiter that spins removes `leasehold:cached` with its recall, so another recall needs another check.
+/// A check sets `leasehold:cached`. The first waiter that sends a recall removes it, so no other sends one.
 #[test]
 fn after_each_check_one_waiter_may_send_a_recall() {
     let (server, store) = served();
@@ -102,7 +102,7 @@ fn a_check_finds_only_live_waiters_of_other_clients() {
 }
 
 #[test]
-fn the_holder_is_found_beside_the_locks_extra_fields() {
+fn the_holder_is_shown_although_the_hash_has_notes_too() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fair] {
         let (holder, other) = (holder(kind), claim(kind, "k", 30_000));

@@ -93,8 +93,7 @@ fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     }
 }
 
-/// A server without the grant was promoted after it. If the write before WAIT changed nothing, WAIT counts
-/// from an older write.
+/// A server without the grant was promoted after it. Without a write just before, WAIT counts an older one.
 #[test]
 fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {

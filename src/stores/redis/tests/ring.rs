@@ -1,4 +1,4 @@
-//! Tests of a node of a ring, and of its mark, the version of the ring that the node stores.
+//! Tests of a node of a ring, and of its mark: the ring's version, which the node stores.
 
 use super::prelude::*;
 use crate::seam::ring_member::Marked;

@@ -278,7 +278,6 @@ fn closing_twice_ends_the_subscribers_thread_and_connection() {
 
 const SHORT: Duration = Duration::from_millis(40);
 
-/// Closes the subscriber on drop.
 struct Subscribes(Arc<Subscriber>);
 
 impl Drop for Subscribes {

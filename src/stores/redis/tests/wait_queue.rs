@@ -352,7 +352,7 @@ fn a_leaving_client_passes_its_reservation_on() {
     assert_eq!(messages.take(), []);
 }
 
-/// The ids of Redisson's clients, and of versions of this crate without a wait queue, are UUIDs of version 4.
+/// A holder with a UUID of version 4 (Redisson, or this crate before it had wait queues) notifies no queue.
 #[test]
 fn waiters_behind_another_programs_holder_listen_for_releases() {
     let (server, store) = served();

@@ -60,7 +60,6 @@ fn send(
     sent.map_err(|(failure, _)| failure).unwrap()
 }
 
-/// Sends a request over the open connection.
 fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
     shared.send(None, question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
 }
