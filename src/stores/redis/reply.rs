@@ -172,7 +172,7 @@ pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     }
 }
 
-/// Whether the same request may succeed later without a change of settings or rights. A login may.
+/// Whether the request, or the next login, may succeed later without a change of settings or rights.
 pub(super) fn is_temporary(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)

@@ -396,8 +396,7 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The lock with the owners that a majority names. Of the majority's remaining times, the shortest
-    /// counts.
+    /// The lock with the owners that a majority names, and the shortest remaining time in its answers.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {

@@ -141,7 +141,7 @@ impl Ring {
 
     /// Names the nodes of the previous list, which may still have holds. Before a new node grants a name that
     /// belonged to an old node, the client asks the old node too. If the previous list was itself moving from
-    /// an earlier one, call this twice: once for each.
+    /// an earlier one, call `moving_from` twice: once for each list.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self

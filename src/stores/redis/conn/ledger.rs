@@ -48,8 +48,8 @@ pub(crate) struct Ledger {
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-/// A connection is replaced this long before its login ends. If the login lasts for more than 150 s, the
-/// connection is replaced after four fifths of that time; if for less than 60 s, after half of it.
+/// A connection is replaced this long before its login ends, or a fifth of the login's time if that is
+/// longer. For logins shorter than 60 s, it is replaced after half of the time.
 const BEFORE_END: Duration = Duration::from_secs(30);
 
 fn replaced_at(origin: &Origin, age: Duration) -> Moment {

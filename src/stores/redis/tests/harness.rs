@@ -47,7 +47,7 @@ impl Server {
         server
     }
 
-    /// Starts a server that also listens on a port, which the option `port_setting` names. If another process
+    /// Starts a server that also listens on a port, set by the option `port_setting`. If another process
     /// takes the port first, tries another port.
     pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
         for _ in 0..20 {

@@ -79,7 +79,7 @@ fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     }
 }
 
-/// Acquired permits expire together with their semaphore. The sum of free and acquired permits is constant.
+/// After each step, acquired permits must have an expiry, and free and acquired permits the same sum.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \

@@ -431,8 +431,8 @@ fn many_megabytes_of_subscriptions_all_succeed() {
     all_of_many_stand(&server.options());
 }
 
-/// Checks that megabytes of subscriptions all succeed, though the reading thread's time-outs are too long to
-/// help.
+/// Checks that megabytes of subscriptions succeed. The time-outs are so long that the check fails if the
+/// reading thread writes only after a time-out.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let late = Duration::from_secs(60);
     let Subscribes(subscriber) = &subscriber(options, late, late);
