@@ -119,8 +119,8 @@ fn is_lacking(error: &ServerError) -> bool {
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
 }
 
-/// The error of a server without HELLO, a command of Redis 6.0: an old server, or a proxy. `owed`: how many
-/// replies are still to come.
+/// The error of a server without HELLO, which came with Redis 6.0: an old server, or a proxy. `owed`: how
+/// many replies are still to come.
 fn without_hello(mut connection: Connection, owed: usize, deadline: Moment) -> Error {
     let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
     let mut bytes = Vec::new();

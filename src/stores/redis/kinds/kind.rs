@@ -23,7 +23,7 @@ pub(crate) fn needs_release(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
 
-/// Whether a grant waits for replicas. A re-entry does not: its hold has waited. Counted kinds never do.
+/// Whether a grant waits for replicas. A re-entry does not: its first grant has waited. Counted kinds do not.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }

@@ -382,8 +382,8 @@ fn a_former_holders_late_release_changes_nothing() {
     }
 }
 
-/// Two claims with unknown outcomes have the same owner. The clean-up of either removes the owner's notes
-/// too. A hash with notes alone blocks no client.
+/// If an owner has two claims with unknown outcomes, the clean-up of either removes the owner's notes too. A
+/// hash of notes without an owner is no lock, so every client can acquire it.
 #[test]
 fn undoing_requests_leaves_no_lock_key_without_an_owner() {
     let (server, store) = served();
