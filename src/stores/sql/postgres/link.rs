@@ -156,7 +156,7 @@ pub(super) struct PostgresConnection {
     pub(super) table: Option<Arc<str>>,
     /// Whether the server has ended the session, even if the socket is still open.
     pub(super) ended: bool,
-    /// Whether the last answer was late. The driver skips it later, so the session remains usable.
+    /// Whether the last answer was late. The driver skips a late answer, so the session remains usable.
     pub(super) silent: bool,
     deadline: Moment,
     round_trip: Duration,
@@ -359,8 +359,8 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text, because a
-    /// prepared statement begins later than its own transaction, so the two times would always differ.
+    /// Whether a transaction was open already, so began before this statement. `false` if no answer comes in
+    /// time. Sent as text, because a prepared statement begins later than its own transaction.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {
