@@ -77,7 +77,7 @@ pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// The key of the format, below the prefix. No lock's key begins so: a `%` in a name is written `%25`.
+/// The key of the format's version, below the prefix. No lock's key begins so: names write a `%` as `%25`.
 pub(super) const FORMAT_KEY: &str = "%format";
 
 /// Separates a lock's name from the owner. Neither names nor prefixes can contain it.
@@ -115,7 +115,7 @@ impl KeyLine {
         self.first_of(1)
     }
 
-    /// Asks for the first `few` keys, and for the length of the queue.
+    /// Reads the first `few` keys, and the length of the queue.
     pub(super) fn first_of(&self, few: u32) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "request_range": {
@@ -159,7 +159,7 @@ pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// The inverse of [`KeyLine::new`]; `None` if no name is written like this.
+/// The name that [`KeyLine::new`] writes like this; `None` if there is none.
 pub(super) fn name_of(written: &str) -> Option<String> {
     let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))

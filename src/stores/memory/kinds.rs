@@ -141,8 +141,8 @@ impl MemoryKind for LockKind {
         })
     }
 
-    /// Whether others want the lock. Waiters that spin are not seen, because they do not listen. From now on
-    /// each waiter's attempt sends a recall.
+    /// Whether others want the lock. Waiters that spin are not seen, because they do not listen. After this
+    /// call each waiter's attempt sends a recall.
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
         with_lock(access, &claim.name, |lock, context| {

@@ -26,7 +26,7 @@ impl<T: Copy + PartialEq> TimedQueue<T> {
         self.0.retain(|(_, until)| *until > now);
     }
 
-    /// Removes expired waiters at the front only, so that later ones keep their places if they ask again.
+    /// Removes expired waiters at the front only: others keep their places in case they ask again.
     pub(super) fn expire_first(&mut self, now: Moment) {
         while self.0.front().is_some_and(|(_, until)| *until <= now) {
             self.0.pop_front();
@@ -141,7 +141,7 @@ impl WaitQueue {
         self.next.leave(client);
     }
 
-    /// Takes from the queue, after `skip` clients, those to notify: one for each free, unreserved permit.
+    /// Takes from the queue, behind the first `skip`, one client for each free, unreserved permit, to notify it.
     pub(super) fn take_next(&mut self, free: usize, skip: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =

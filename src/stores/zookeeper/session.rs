@@ -425,7 +425,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Adds a request for the next [`flush`](Session::flush). The reading thread notices socket errors.
+    /// Adds a request, which the next [`flush`](Session::flush) sends. The reading thread notices errors.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
