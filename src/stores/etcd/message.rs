@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_value_round_trips() {
+    fn a_lock_keys_value_is_read_back_unchanged() {
         let owner = Owner::new(ClientId::random(), 3);
         let written = json!({ "value": value(owner, 2, 31), "lease": "7587848390220873735", "mod_revision": "12", "create_revision": "9" });
         let held = HeldKey::read(&written).unwrap();

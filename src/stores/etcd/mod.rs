@@ -86,7 +86,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses data in another version of the format. If none is stored and `notes` is set, stores our version.
+    /// Refuses data of another format version. If none is stored and `notes` is set, stores our version.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));

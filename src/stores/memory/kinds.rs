@@ -171,7 +171,7 @@ impl MemoryKind for LockKind {
         }
     }
 
-    /// Only plain, fair and token locks support this.
+    /// Sets the end of a hold. `false` for read-write locks, which do not support it.
     fn expire_at(&self, access: &mut Access<'_>, claim: &Claim, end: Moment) -> bool {
         self.mode().is_none()
             && with_lock(access, &claim.name, |lock, _| {

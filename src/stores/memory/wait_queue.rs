@@ -141,7 +141,7 @@ impl WaitQueue {
         self.next.leave(client);
     }
 
-    /// Takes from the queue, behind the first `skip`, one client for each free, unreserved permit, to notify it.
+    /// Takes the clients to notify, one for each free, unreserved permit, and leaves out the first `skip`.
     pub(super) fn take_next(&mut self, free: usize, skip: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =

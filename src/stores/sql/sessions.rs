@@ -507,7 +507,7 @@ mod tests {
 
     /// After a late answer, no request is sent over the connection: it could take that answer for its own.
     #[test]
-    fn a_silent_session_connection_keeps_its_hold() {
+    fn after_a_late_answer_a_session_lock_stays_held_without_requests() {
         let (server, store, claim) = held_twice();
         server.is_silent.store(true, Ordering::SeqCst);
         let asked = server.asked.load(Ordering::SeqCst);

@@ -245,7 +245,7 @@ impl ZooKeeperStore {
         Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 
-    /// Deletes the owner's nodes whose creation was not answered. Returns whether there were any.
+    /// Deletes every node with the owner's prefix. Returns whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
         // After the answer to `sync`, no earlier request of this session can still be carried out.
         match self.session.call(&Operation::Sync(&key.path), deadline) {

@@ -96,7 +96,7 @@ fn undoing_an_unanswered_attempt_deletes_only_its_own_node() {
 }
 
 #[test]
-fn a_node_created_after_a_clean_up_is_deleted_by_another() {
+fn a_second_clean_up_deletes_a_node_created_late() {
     let (store, claim, nodes) = in_doubt();
     let late = nodes.lock().names.pop().unwrap();
     assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });
