@@ -162,7 +162,7 @@ pub(crate) fn link(round_trip: Duration) -> u32 {
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
 }
 
-/// Pause before another try to replace an old connection, which is used meanwhile.
+/// If an old connection cannot be replaced, it is used for this time before the next try.
 pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 
 /// The age from which a connection to a read-only server is closed. If younger ones were closed too, a server

@@ -96,7 +96,6 @@ counters! {
     releases_failed unknown_outcomes deadlocks woken_by_message woken_locally woken_by_time
 }
 
-/// A counter whose accesses order no other memory.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 

@@ -5,10 +5,10 @@
 //! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | its own, of `ttl` seconds |
 //! | prefix + `%clients/` + client | the client's entry in the directory | its own |
 //!
-//! An owner that wants a lock puts the first of these keys. The owner whose key was created first holds the
-//! lock, as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix
-//! contains no `%`. Therefore no other lock, longer prefix or other program has keys in the range of a lock's
-//! keys. `ttl` is in the value, so that a reader need not ask for the lease.
+//! An owner that wants a lock puts a key of the first row. The owner whose key is the oldest holds the lock,
+//! as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix contains no
+//! `%`. Therefore no other lock, longer prefix or other program has keys in the range of a lock's keys.
+//! `ttl` is in the value, so that a reader need not ask for the lease.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

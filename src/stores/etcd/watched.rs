@@ -77,7 +77,7 @@ impl Kept {
 pub(super) enum Scope {
     Key(String),
     Line(KeyLine),
-    /// Deleted keys below the prefix; with `with_puts` also new ones.
+    /// All keys below the prefix that are deleted; with `with_puts` also those that are put.
     All {
         with_puts: bool,
     },
@@ -105,7 +105,7 @@ impl WatchHub {
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
-    /// The scope that the watch must have; `None` if nothing is to be watched.
+    /// The smallest scope with all keys to watch; `None` if there are none.
     pub(super) fn wanted(&self, now: Moment) -> Option<Scope> {
         let mut lines = self.lines();
         let (line, is_only) = (lines.next(), lines.next().is_none());

@@ -4,8 +4,8 @@
 //! is a request over this connection. So the server frees the lock of a client that died, hangs or is cut
 //! off. A client that still runs learns that the session has ended.
 //!
-//! A server that has become read-only keeps such locks, because holding them writes nothing, while other
-//! clients use its successor. Therefore each attempt and each renewal checks that the server can write.
+//! A server that has become read-only keeps its sessions' locks, but other clients use the new primary.
+//! Therefore each attempt and each renewal checks that the server can write.
 
 use std::sync::Arc;
 use std::time::Duration;

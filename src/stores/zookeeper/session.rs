@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Notifies `topic` when the node changes or ends. Call this before the request that sets the watch.
+    /// Notifies `topic` of the node's events. Callers request the watch afterwards, so no event is missed.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();

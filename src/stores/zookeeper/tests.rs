@@ -105,7 +105,7 @@ fn a_second_clean_up_deletes_a_node_created_late() {
     assert!(nodes.lock().names.is_empty());
 }
 
-/// A thread that waits again attempts under the same owner number.
+/// A thread that waits again repeats its attempt under the same owner number.
 #[test]
 fn an_attempt_repeated_after_no_answer_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();

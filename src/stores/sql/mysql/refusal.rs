@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// After this error, the client looks up the server's address again.
+    /// The kind `ReadOnly` makes the client look up the server's address again.
     #[test]
     fn a_server_refusing_writes_is_reported_as_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {

@@ -244,8 +244,8 @@ impl PostgresConnection {
         10 << link(self.round_trip)
     }
 
-    /// Runs two statements, and returns their rows. The second begins after the first has committed. An error
-    /// means that the first failed, or the second could not be prepared and neither was sent.
+    /// Runs two statements, and returns their rows. The second begins after the first has committed. Fails if
+    /// the first fails, or if either cannot be prepared: then neither is sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),

@@ -84,8 +84,8 @@ fn is_of_table(error: &Error) -> bool {
     })
 }
 
-/// As [`or_unheard`], for session locks. The server never rolls their changes back, so a change is not
-/// repeated.
+/// As [`or_unheard`], for session locks. The server never rolls their changes back, so the change was made
+/// although its message failed, and `done` gives the result.
 pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),

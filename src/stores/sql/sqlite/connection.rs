@@ -126,8 +126,8 @@ impl SqliteConnection {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether to use the connection again. A connection that failed to read may have combined an index with
-    /// another log, and all connections that share the index must be closed.
+    /// Whether the connection can be used again. One that failed to read may have combined the old index with
+    /// a new log; all connections that share the index must then be closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.place.lock().is_some() && self.is_in_place()
     }
