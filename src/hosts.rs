@@ -27,7 +27,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// For how long connections reuse the addresses that a look-up found; and a failed look-up: never.
+/// For how long the outcome of a look-up is reused: found addresses, and a failure (not at all).
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// How long each of several addresses is tried before the next one, as RFC 8305 advises; and the factor by
 /// which that time grows each time after all have been tried.

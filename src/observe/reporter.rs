@@ -52,7 +52,7 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. When full, an event cancels its queued opposite.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event cancels out the last one.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -115,7 +115,7 @@ impl Reporter {
         }
     }
 
-    /// The report of a request. Dropping it makes the report, so that the caller can act on the answer first.
+    /// A value that reports the request when it is dropped, so that the caller can act on the answer first.
     pub(crate) fn request_report(
         &self,
         op: &'static str,

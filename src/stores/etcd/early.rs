@@ -56,7 +56,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// Keeps `end` alive until the hold takes the `Arc` (`Holds::end`), and drops it when it ends.
+    /// Keeps `end` alive until the hold takes it (`Holds::end`). After that only the hold keeps it alive.
     made: Option<Arc<End>>,
 }
 

@@ -133,7 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Keeps an ended hold's lease for reuse, if it is still `lent`, so that no late request can use it.
+    /// Keeps an ended hold's lease for reuse, if it is still in `lent`: then no request under it can be late.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

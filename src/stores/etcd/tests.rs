@@ -15,10 +15,10 @@ use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 use crate::tests::{Attempted, Open, Released, Said, soon};
 
-/// A lease of which 1 % exceeds the spare second. An etcd lease's window is then shorter than the hold's
-/// lease, so each grant must renew the etcd lease.
+/// The etcd lease of this lease is a second longer. Its window, 1 % shorter, ends before the lease does, so
+/// each grant must renew the etcd lease.
 const LEASE: Duration = Duration::from_secs(1_000);
-/// The id of a lease that this client did not grant.
+/// The id of a lease that this client did not create.
 const STRANGE: i64 = 77;
 
 #[derive(Default)]
@@ -159,7 +159,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
     }
 }
 
-/// A key may end before the answer that it is the first. Another owner may then have the lock.
+/// A key may end just before it is found to be the first. Another owner may then have the lock.
 #[test]
 fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     let (member, store) = start();

@@ -142,7 +142,7 @@ impl MemoryKind for LockKind {
     }
 
     /// Whether others want the lock. Waiters that spin are not seen, because they do not listen. After this
-    /// call each waiter's attempt sends a recall.
+    /// call each waiter's attempt sends the holder a message (a recall).
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
         with_lock(access, &claim.name, |lock, context| {

@@ -52,7 +52,7 @@ pub(super) struct Hold {
     count: u32,
     pub(super) until: Moment,
     since: Moment,
-    /// Whether waiters send the holder recalls.
+    /// Whether waiters send the holder a recall (a message that the lock is wanted).
     pub(super) is_heard: bool,
     note: Option<HoldNote>,
 }

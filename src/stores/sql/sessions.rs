@@ -394,7 +394,7 @@ mod tests {
         unlocks: Mutex<Option<Failure>>,
         is_read_only: AtomicBool,
         /// Answers to the question whether a given-up session has the lock, the last element first. Without
-        /// an element, it has nothing.
+        /// an element, the answer is no.
         left: Mutex<Vec<Answer<bool>>>,
         open: AtomicUsize,
     }

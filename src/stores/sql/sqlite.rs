@@ -172,7 +172,7 @@ impl Rows for Sqlite {
         Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
-    /// A long log, because SQLite does not list old transactions, but the log grows while they read.
+    /// Warns of a long log: SQLite does not list old transactions, but the log grows while they read.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }

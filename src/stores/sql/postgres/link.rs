@@ -439,8 +439,8 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Older
-/// versions lack some of these settings.
+/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Sets only
+/// parameters that the server's version has.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
