@@ -27,10 +27,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// How long an address is reused, for connections that are opened together. A failed look-up is not reused.
+/// For how long the outcome of a look-up is reused: found addresses, and a failure (not at all).
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// How long each of several addresses is tried before the next one, as RFC 8305 advises; and the factor by
-/// which this time grows from round to round.
+/// which that time grows each time after all have been tried.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
 const UNSHOWN: &str = "(the URL's host, not shown since it may be part of a password)";
@@ -46,7 +46,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A host from a URL. `is_sure`: the text can only be a host.
+    /// A host from a URL. `is_sure`: the text cannot be a password, so messages may show it.
     pub(crate) fn given(name: &str, is_sure: bool) -> Host {
         let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
@@ -98,7 +98,7 @@ pub(crate) struct Hosts {
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 
-/// The time for each of several addresses, round by round, so that a silent one does not use up the deadline.
+/// Limits the time for each of several addresses, so that a silent one does not use up the deadline.
 pub(crate) struct Rounds {
     deadline: Moment,
     limit: Duration,
@@ -155,18 +155,18 @@ impl Lifetime {
 /// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How slow the network is: how often the 10 ms of a reservation in the wait queue must double to cover two
-/// round trips, and 8 ms until the notified thread runs.
+/// How slow the network is: how often a reservation of 10 ms in the wait queue must double, so that it covers
+/// two round trips, and the 8 ms until the notified thread runs.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
 }
 
-/// Pause before another try to replace an old connection, which is used meanwhile.
+/// If an old connection cannot be replaced, it is used for this time before the next try.
 pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 
-/// A connection younger than this is kept even if its server takes no writes: otherwise a server that stays
-/// read-only would cost a connect for each request.
+/// The age from which a connection to a read-only server is closed. If younger ones were closed too, a server
+/// that stays read-only would cost a connect for each request.
 pub(crate) const LEAST_AGE: Duration = Duration::from_millis(250);
 
 impl Default for Hosts {

@@ -198,7 +198,7 @@ impl Read for &Wire {
     }
 }
 
-/// Never zero, which sockets refuse as a time-out.
+/// The time left. An error instead of zero, because sockets refuse zero as a time-out.
 fn remaining(deadline: Moment) -> io::Result<Duration> {
     let remaining = deadline.since(Clock::System.now());
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
@@ -207,7 +207,7 @@ fn remaining(deadline: Moment) -> io::Result<Duration> {
 pub(crate) struct Timed<'a> {
     wire: &'a Wire,
     deadline: Moment,
-    /// Read only bytes that have arrived.
+    /// Whether to read only bytes that have arrived.
     pub(crate) only_ready: bool,
     pub(crate) was_not_ready: bool,
     armed: &'a Cell<Duration>,
@@ -268,7 +268,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Whether an error means a time-out; systems name it differently.
+/// Whether an error means a time-out; operating systems report different kinds.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

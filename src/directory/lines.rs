@@ -46,7 +46,7 @@ impl Lines {
     }
 }
 
-/// The lines of an entry, to read. If several have the same name, the first counts.
+/// The lines of an entry, for reading. If several have the same name, the first counts.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a str);
 

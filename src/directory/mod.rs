@@ -24,15 +24,15 @@ pub(crate) const MOST_USES: usize = 64;
 /// deadlocks needs them.
 pub(crate) const MAX_REPORTED: usize = 512;
 
-/// Maximum number of bytes in the names of these further locks: two of the longest fit. An entry stays below
-/// ZooKeeper's megabyte even if each byte of a name is escaped.
+/// Maximum number of bytes in the names of the locks that `MAX_REPORTED` limits: two names of the greatest
+/// length. An entry stays below ZooKeeper's megabyte even if each byte of a name is escaped.
 pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 
 /// Maximum number of items read from an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 
-/// Longer names are left out, unless the search for deadlocks needs them: 64 names of the maximum length have
-/// 4 MiB.
+/// The longest name in an entry, unless the search for deadlocks needs a longer one: 64 names of the greatest
+/// length would have 4 MiB.
 const LONGEST_KEY: usize = 256;
 
 const LONGEST_TEXT: usize = 64;
@@ -214,7 +214,7 @@ impl ClientInfo {
         lines.into_text()
     }
 
-    /// `None`: not a client's entry.
+    /// Reads an entry. `None` if it is not a client's.
     pub(crate) fn read(id: ClientId, text: &str, remaining: Duration) -> Option<ClientInfo> {
         let (entry, uses) = Fields::parted(text, "lock");
         let text = |from: Fields<'_>, name: &str| from.text(name).map(|text| shown(&text));

@@ -1,8 +1,8 @@
 //! Directory entries under derived ids that belong to no client: the record of a job's last run, and the
 //! thread that waits on behalf of another process's hold.
 //!
-//! Since these records are entries, they need neither another table or key nor further rights. Lists of
-//! clients skip entries without `lease_ms`, such as these.
+//! As entries they need no other table or key, and no further rights. Lists of clients skip them, because
+//! they have no `lease_ms`.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> Stri
     lines.into_text()
 }
 
-/// Reads an entry; `None` if it belongs to a different owner.
+/// The waiting client and its thread. `None` if the entry belongs to a different owner.
 pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
     let entry = Fields::of(text);
     let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());

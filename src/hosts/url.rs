@@ -35,8 +35,7 @@ pub(crate) fn check_url(url: &str) -> Result<()> {
 
 const MAX_SHOWN: usize = 32;
 
-/// Splits off the parameters after `?`, each a name and a value. Refuses `#`, which means nothing in any
-/// scheme.
+/// Splits off the parameters after `?`, each a name and a value. Refuses `#`: no scheme uses it.
 pub(crate) fn parameters(url: &str) -> Result<(&str, Vec<(&str, &str)>)> {
     let words = "the URL has a # in it, and what follows means nothing here; in a user name, a password or a path \
         write %23";
@@ -55,8 +54,8 @@ pub(crate) fn no_parameters(url: &str) -> Result<()> {
     }
 }
 
-/// The error for an unknown parameter. Repeats only a plain word, since anything else may be part of a
-/// password.
+/// The error for an unknown parameter. Repeats the name only if it is a plain word, since other text may be
+/// part of a password.
 pub(crate) fn unknown_parameter(name: Option<&str>, instead: &str) -> Error {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     let name = name.filter(|name| name.len() <= MAX_SHOWN && name.chars().all(is_word));

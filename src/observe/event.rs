@@ -151,7 +151,7 @@ pub enum Event<'a> {
         /// Whether the thread that held the lock had ended without a release.
         is_abandoned: bool,
     },
-    /// A thread ended without a release; its hold ends with its lease.
+    /// A thread ended without releasing its lock; the hold ends with its lease.
     #[non_exhaustive]
     Abandoned {
         /// The lock.

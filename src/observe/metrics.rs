@@ -102,8 +102,8 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest overdue time since four samples ago. If each sample showed only the time since the last one, a
-/// second scraper, or a scrape after several samples, would miss a delay.
+/// The longest overdue time in the last four samples' periods. One sample's period would not do: a second
+/// scraper, or a scrape after several samples, would miss a delay.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 

@@ -43,7 +43,7 @@ struct UnneededCallbacks {
     has_job: bool,
 }
 
-/// Counts of the reports that may be dropped while callbacks do not keep up.
+/// Counts of the reports (of renewals and releases) that may be dropped while callbacks do not keep up.
 #[derive(Default)]
 struct DroppableReports {
     waiting: AtomicUsize,
@@ -52,7 +52,7 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it a pair of opposites is dropped.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event cancels out the last one.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -98,7 +98,7 @@ impl Reporter {
     }
 
     /// Whether this thread runs an observer or a callback of this client in the middle of a call, or while
-    /// answers are read. Such code can run at any step, so it must not call the client.
+    /// answers are read. The observer may run at any step of the call, so it must not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
         // Without thread-local storage the thread is ending, so no observer runs on it.
@@ -115,7 +115,7 @@ impl Reporter {
         }
     }
 
-    /// A report of a request, sent when the report is dropped, so that the caller acts on the answer first.
+    /// A value that reports the request when it is dropped, so that the caller can act on the answer first.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -165,9 +165,9 @@ impl Reporter {
         }
     }
 
-    /// Makes a report that may be dropped, on the callback thread. If too many reports wait, the new report
-    /// is dropped and counted. A thread of its own reports the first drop, since the callback thread may be
-    /// stuck; `CallbacksCaughtUp` reports the number of drops.
+    /// Makes a report on the callback thread. If too many reports wait, the new one is dropped and counted. A
+    /// new thread reports the first drop, since the callback thread may be stuck; `CallbacksCaughtUp` reports
+    /// the number of drops.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -203,8 +203,8 @@ impl Reporter {
         }
     }
 
-    /// Reports that a subscription is down, with the reason, or up again (`None`). Each subscription reports
-    /// each change.
+    /// Reports that a subscription is down, with the reason, or up again (`None`). The down ones are counted,
+    /// so a subscription must report each change.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.subscriptions_down.fetch_add(1, Ordering::SeqCst),
@@ -266,8 +266,8 @@ impl Reporter {
         }
     }
 
-    /// Drops a callback that will not run, on the callback thread. The callback may own the client, and the
-    /// client's end waits for the thread that reads replies, which may be the caller. If too many callbacks
+    /// Drops a callback that will not run, on the callback thread. The callback may own the client, whose end
+    /// waits for the thread that reads replies; that thread may call this function. If too many callbacks
     /// wait, the callback thread may be stuck, so a new thread drops them all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {

@@ -92,8 +92,8 @@ impl HoldSpan {
         within(self.0.lock().clone())
     }
 
-    /// Ends the hold. The returned function runs a report inside the span, which ends when the function is
-    /// dropped.
+    /// Notes how the hold ended. The returned function runs a report inside the span. The span ends when that
+    /// function is dropped.
     pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
         let span = if cfg!(feature = "tracing") { self.0.lock().take() } else { None };
         #[cfg(feature = "tracing")]

@@ -96,7 +96,6 @@ counters! {
     releases_failed unknown_outcomes deadlocks woken_by_message woken_locally woken_by_time
 }
 
-/// A counter whose accesses order no other memory.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -136,7 +135,7 @@ impl Counters {
     }
 }
 
-/// Number of counted names. A name with more than one in `MOST_NAMES` of all waits is always among them.
+/// Maximum number of counted names. Every name with more than a 256th of all waits is among them.
 const MOST_NAMES: usize = 256;
 
 /// A lock that calls of this client have waited for, from

@@ -1,4 +1,4 @@
-//! Whether sockets are ready: the one rustix call that both systems have.
+//! Whether sockets are ready, by the one rustix call that both Unix and Windows have.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Boottime;
-/// On macOS this clock includes sleep; `Instant` (`CLOCK_UPTIME_RAW`) does not.
+/// A clock that on macOS includes sleep, unlike `Instant` (`CLOCK_UPTIME_RAW`).
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Monotonic;
 
@@ -62,7 +62,7 @@ pub(crate) fn pid_namespace() -> u64 {
     text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// The process's start, in ticks since boot: field 22. Field 2 may contain anything, but ends with ')'.
+/// The process's start, in ticks since boot: field 22 of `stat`. Field 2, in brackets, may contain spaces.
 pub(crate) fn process_start() -> Option<u64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()

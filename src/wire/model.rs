@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::sync::{Condvar, Mutex, toss};
 use crate::time::Clock;
 
-/// Both ends: the client reads and writes; on a clone, the server calls `answer`.
+/// Both ends of a connection: the client reads and writes; on a clone, the model's server calls `answer`.
 #[derive(Clone, Default)]
 pub(crate) struct Pipe {
     shared: Arc<Shared>,
@@ -77,7 +77,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Answers the client's next byte; `false`: the connection ended.
+    /// Waits for the client's next byte and answers it. `false` if the connection has ended.
     pub(crate) fn answer(&self, answer: impl FnOnce(u8) -> String) -> bool {
         let mut state = self.shared.state.lock();
         while state.to_server.is_empty() {

@@ -37,7 +37,7 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// The entry with its remaining time, without the second that `ttl_of` adds. `None` if it has ended.
+    /// An entry with its remaining time, less the second that `ttl_of` adds. `None` if its lease has ended.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));

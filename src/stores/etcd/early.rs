@@ -13,7 +13,7 @@ use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// Younger holds are not watched: most end before that, and their release reports a loss.
+/// The age from which holds are watched. Most holds end earlier, and their release reports a loss.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Whether servers of this version have the defect; an unknown version counts as having it.
@@ -56,7 +56,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// Keeps `end` alive until the hold takes it (`Holds::end`); then `end` dies with the hold.
+    /// Keeps `end` alive until the hold takes it (`Holds::end`). After that only the hold keeps it alive.
     made: Option<Arc<End>>,
 }
 
@@ -79,7 +79,7 @@ impl Holds {
         self.entries.retain(|_, entry| !entry.is_over());
     }
 
-    /// The handle by which the hold with this key learns of its early end. Given out once.
+    /// The handle by which the hold with this key learns of its early end. `None` at a second call.
     pub(super) fn end(&mut self, key: &str) -> Option<Arc<End>> {
         self.entries.get_mut(key)?.made.take()
     }
@@ -88,7 +88,7 @@ impl Holds {
         self.entries.remove(key);
     }
 
-    /// Ends the hold with this key if `is_it` accepts the creation's revision. Returns whether it ended now.
+    /// Ends the hold of `key`, if `is_it` accepts the revision of the key's creation. `false` if none ended.
     pub(super) fn lose(&mut self, key: &str, is_it: impl FnOnce(i64) -> bool) -> bool {
         let end = self.entries.get(key).filter(|entry| is_it(entry.created)).map(|entry| entry.end.clone());
         let Some(end) = end else { return false };

@@ -75,7 +75,7 @@ impl Leases {
         }
     }
 
-    /// The unused lease that was used last. The others are not renewed meanwhile, so superfluous ones end.
+    /// The idle lease that was used last, so that superfluous leases stay idle until they end.
     fn take_idle(&self, ttl: u64) -> Option<EtcdLease> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
@@ -133,7 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Keeps an ended hold's lease for reuse, if it is `lent` and so no request under it can be late.
+    /// Keeps an ended hold's lease for reuse, if it is still in `lent`: then no request under it can be late.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))
@@ -154,7 +154,7 @@ impl Leases {
 
 /// Restarts each lease with its whole time. The result is `false` for a lease that has ended.
 ///
-/// The gateway may drop unread questions once it writes its first answer (etcd issue 8237). Questions without
+/// The gateway may drop unread requests once it writes its first answer (etcd issue 8237). Requests without
 /// an answer are therefore repeated, as long as each round brings at least one answer.
 pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Answer<Vec<bool>> {
     let mut alive = Vec::with_capacity(ids.len());
@@ -164,7 +164,7 @@ pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Ans
     Ok(alive)
 }
 
-/// Asks about all leases, and appends the answers that arrived. Fails if none arrived.
+/// Restarts the leases, and appends the answers that arrived. Fails if none arrived.
 fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Answer<()> {
     let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();
     let answers = wire.call_raw("/v3/lease/keepalive", &questions, deadline)?;

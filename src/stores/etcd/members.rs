@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Moment};
 use crate::wire::is_late;
 
-/// The detail of the error for an ended lease. The server has carried nothing out.
+/// The text of the error for a lease that ended before its request, which was not carried out.
 const LEASE_OVER: &str = "the lease ended during the request";
 
 pub(super) fn is_lease_over(failure: &Failure) -> bool {

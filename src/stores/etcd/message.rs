@@ -5,10 +5,10 @@
 //! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | its own, of `ttl` seconds |
 //! | prefix + `%clients/` + client | the client's entry in the directory | its own |
 //!
-//! An owner that wants a lock puts the first of these keys. The owner whose key was created first holds the
-//! lock, as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix
-//! contains no `%`. Therefore no other lock, longer prefix or other program has keys in the range of a lock's
-//! keys. `ttl` is in the value, so that a reader need not ask for the lease.
+//! An owner that wants a lock puts a key of the first row. The owner whose key is the oldest holds the lock,
+//! as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix contains no
+//! `%`. Therefore no other lock, longer prefix or other program has keys in the range of a lock's keys.
+//! `ttl` is in the value, so that a reader need not ask for the lease.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -77,7 +77,7 @@ pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// The key of the format, below the prefix. No lock's key begins so: a `%` in a name is written `%25`.
+/// The key of the format's version, below the prefix. No lock's key begins so: names write a `%` as `%25`.
 pub(super) const FORMAT_KEY: &str = "%format";
 
 /// Separates a lock's name from the owner. Neither names nor prefixes can contain it.
@@ -115,7 +115,7 @@ impl KeyLine {
         self.first_of(1)
     }
 
-    /// Asks for the first `few` keys, and for the length of the queue.
+    /// Reads the first `few` keys, and the length of the queue.
     pub(super) fn first_of(&self, few: u32) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "request_range": {
@@ -159,7 +159,7 @@ pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// The inverse of [`KeyLine::new`]; `None` if no name is written like this.
+/// The name that [`KeyLine::new`] writes like this; `None` if there is none.
 pub(super) fn name_of(written: &str) -> Option<String> {
     let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_value_round_trips() {
+    fn a_lock_keys_value_is_read_back_unchanged() {
         let owner = Owner::new(ClientId::random(), 3);
         let written = json!({ "value": value(owner, 2, 31), "lease": "7587848390220873735", "mod_revision": "12", "create_revision": "9" });
         let held = HeldKey::read(&written).unwrap();

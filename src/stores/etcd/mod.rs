@@ -3,9 +3,9 @@
 //! An owner that wants a lock (its *claim*) puts a key. The owner of the key created first holds the lock,
 //! and each other owner watches the key before its own. `message` defines keys and requests, `lease` the
 //! leases of the keys, `members` connections and errors. The thread of `watch` receives events about the keys
-//! that `watched` chooses: those before waiters, the queues of cached locks (a new key there is a *recall*:
-//! the lock is to be released), and holds that may end `early`. `directory` lists locks and clients; in its
-//! *entry*, a client describes itself.
+//! that `watched` chooses: keys before waiters' keys, queues of cached locks (a new key there is a *recall*,
+//! which asks for the lock's release), and holds that may end `early`. `directory` lists locks and clients;
+//! in its *entry*, a client describes itself.
 
 mod address;
 mod directory;
@@ -86,7 +86,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses data in another version of the format. If none is stored and `notes` is set, stores ours.
+    /// Refuses data of another format version. If none is stored and `notes` is set, stores our version.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));

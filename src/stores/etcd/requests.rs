@@ -155,7 +155,7 @@ impl EtcdStore {
         Ok((lease, done))
     }
 
-    /// Asks for the owner's place in the queue. `front` is the next key before it, as last seen.
+    /// Reads the owner's place in the queue. `front` is the key before the owner's, as last seen.
     pub(super) fn ask(
         &self,
         claim: &Claim,
@@ -193,8 +193,8 @@ impl EtcdStore {
     }
 
     /// Sets the count of the owner's hold, if one is given. If `prolongs`, makes the hold last for the
-    /// claim's lease from now on. Returns the hold's fencing token, the revision of the key's creation;
-    /// `None` if there is no hold. The revision of this change could exceed the tokens of later holders.
+    /// claim's lease from now on. Returns the hold's fencing token; `None` if there is no hold. The token is
+    /// the revision of the key's creation: that of the change could exceed the tokens of later holders.
     pub(super) fn change(
         &self,
         wire: &Transport,
@@ -244,8 +244,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
     }
 
-    /// Whether the hold's lease runs for `asked` from now on. Renews a lease of that length. A longer one is
-    /// only read, because a renewal would make it outlast `asked`.
+    /// Whether the hold's lease runs for at least `asked` from now on. Renews a lease whose whole time is
+    /// `asked`. Only reads a longer lease, because a renewal would make it outlast `asked`.
     pub(super) fn long_enough(
         &self,
         wire: &Transport,

@@ -15,15 +15,15 @@ use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 use crate::tests::{Attempted, Open, Released, Said, soon};
 
-/// So long that 1 % of the lease, by which a window is shorter, exceeds the spare second: each grant must
-/// renew its lease.
+/// The etcd lease of this lease is a second longer. Its window, 1 % shorter, ends before the lease does, so
+/// each grant must renew the etcd lease.
 const LEASE: Duration = Duration::from_secs(1_000);
-/// The id of a lease that this client did not grant.
+/// The id of a lease that this client did not create.
 const STRANGE: i64 = 77;
 
 #[derive(Default)]
 struct Member {
-    /// Answers requests to keep leases alive with an error.
+    /// Whether it answers requests to keep leases alive with an error.
     is_in_trouble: bool,
     granted: Vec<i64>,
     ended: HashSet<i64>,
@@ -159,7 +159,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
     }
 }
 
-/// The key may end before the answer arrives. Another owner may then have the lock.
+/// A key may end just before it is found to be the first. Another owner may then have the lock.
 #[test]
 fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     let (member, store) = start();
@@ -179,7 +179,7 @@ fn an_expired_waiter_rejoins_the_queue_at_its_end() {
 }
 
 #[test]
-fn an_earlier_key_whose_lease_ended_is_no_hold() {
+fn a_key_found_with_an_ended_lease_is_no_hold() {
     let (member, store) = start();
     let claim = claim(LEASE, false);
     let left = key_of(&claim, 5, STRANGE);
@@ -197,7 +197,7 @@ fn an_earlier_key_whose_lease_ended_is_no_hold() {
 
 /// If the outcome were "refused", no clean-up would follow, and the key would block others for a lease.
 #[test]
-fn a_try_whose_lease_renewal_fails_has_an_unknown_outcome() {
+fn an_etcd_grant_whose_lease_renewal_fails_has_an_unknown_outcome() {
     let (member, store) = start();
     member.lock().is_in_trouble = true;
     let tries = claim(LEASE, false);
@@ -209,7 +209,7 @@ fn a_try_whose_lease_renewal_fails_has_an_unknown_outcome() {
     store.attempt(&waits, 1, soon()).refused();
 }
 
-/// Otherwise each try for a busy lock would leave a lease on the server.
+/// Otherwise each attempt for a busy lock would leave a lease on the server.
 #[test]
 fn an_unsuccessful_attempt_leaves_no_lease() {
     let (member, store) = start();
@@ -271,7 +271,7 @@ fn a_granted_key_with_a_too_short_lease_gets_a_longer_one() {
     );
 }
 
-/// Waiters that came before the client listened are reported by no event, so the grant looks for them.
+/// No event reports waiters that came before the client listened, so the grant looks for them.
 #[test]
 fn a_key_already_queued_on_etcd_recalls_a_new_grant() {
     let (member, store) = start();

@@ -28,8 +28,8 @@ use crate::time::{Clock, Moment};
 const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// A waiter's channel ends when the waiter leaves, never by time (`Duration::MAX`). Channels of cached locks
-/// end with their last listener.
+/// Makes a client's watch. A waiter's channel ends when the waiter leaves, never by time (`Duration::MAX`).
+/// Channels of cached locks end with their last listener.
 pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch> {
     let wire = Transport::new(Arc::clone(&members), 1);
     Hub::new(EtcdWatch { members, wire }, Some(reporter), Duration::MAX)
@@ -153,7 +153,7 @@ impl Watch {
         }
     }
 
-    /// The watch is open. Reads the watched keys, because the watch does not report earlier changes.
+    /// Called once the watch is open. Reads the watched keys, because the watch reports no earlier changes.
     fn opened(&self) -> Result<()> {
         let (fronts, lines) = {
             let mut state = self.state.lock();
@@ -250,7 +250,7 @@ impl Watch {
         self.state.lock().own.holds.remove(key);
     }
 
-    /// Reports the loss of the hold with this key, if `is_it` accepts the creation's revision.
+    /// Reports the loss of the hold with this key, if `is_it` accepts the revision of the key's creation.
     pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let own = &mut self.state.lock().own;
         if own.holds.lose(key, is_it)

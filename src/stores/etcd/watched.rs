@@ -77,7 +77,7 @@ impl Kept {
 pub(super) enum Scope {
     Key(String),
     Line(KeyLine),
-    /// Deleted keys below the prefix; with `with_puts` also new ones.
+    /// All keys below the prefix that are deleted; with `with_puts` also those that are put.
     All {
         with_puts: bool,
     },
@@ -105,7 +105,7 @@ impl WatchHub {
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
-    /// The scope that the watch must have; `None` if nothing is to be watched.
+    /// The smallest scope with all keys to watch; `None` if there are none.
     pub(super) fn wanted(&self, now: Moment) -> Option<Scope> {
         let mut lines = self.lines();
         let (line, is_only) = (lines.next(), lines.next().is_none());
@@ -133,7 +133,7 @@ impl WatchHub {
         self.own.scope.as_ref().is_some_and(Scope::is_wide)
     }
 
-    /// When the next hold becomes old enough to be watched. `None` if the present watch covers it anyway.
+    /// When the next hold becomes old enough to be watched. `None` if the watch covers all keys already.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
         if self.is_wide() { None } else { self.own.holds.next_settles(now) }
     }
@@ -184,8 +184,8 @@ impl Watch {
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Makes the deletion of `front` wake the waiter, without waiting for the server. Returns `true` if the
-    /// key may have been deleted already without an event, so the caller must ask again.
+    /// Makes the deletion of `front` wake the waiter, without waiting for the server. Returns `true` if
+    /// `front` may have been deleted already without an event, so the caller must ask again.
     pub(super) fn follow(self: &Arc<Self>, key: &str, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
         let waiter = &mut state.waiter(key).note.waiter;
@@ -244,8 +244,8 @@ impl Watch {
 }
 
 impl WatchHub {
-    /// A new waiter's channel counts as up before the watch is open, because without a key in front there is
-    /// no event to miss.
+    /// The waiter's channel. A new one counts as up before the watch is open, because no key is in front yet
+    /// whose deletion could be missed.
     fn waiter(&mut self, key: &str) -> &mut HubChannel<EtcdNote> {
         let is_up = !self.is_down_reported;
         self.enter(key, is_up)

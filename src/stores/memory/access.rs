@@ -44,7 +44,7 @@ impl MemoryAccess {
         Arc::ptr_eq(&self.shared, &store.shared)
     }
 
-    /// Calls `ask` once, as one round trip, unless a fault prevents the request.
+    /// Calls `ask` once, as one round trip, unless a fault makes the request fail before it arrives.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {
@@ -209,7 +209,7 @@ fn channel(claim: &Claim) -> Option<String> {
     kind.channel(claim)
 }
 
-/// Acquiring again is as cheap as using a cached hold here, so no hold is cached.
+/// No hold is cached: in this store acquiring again is as cheap as using a cached hold.
 impl HoldCaching for MemoryAccess {
     fn caches(&self) -> bool {
         false

@@ -13,19 +13,19 @@ pub(super) struct Counted {
     /// `None` before the count is set up, and after it is deleted.
     count: Option<i64>,
     ends: Option<Moment>,
-    /// `true` while a request's permits are taken; then `false`, so a repeated release does nothing.
+    /// `true` while the owner has permits; after their release `false`, so a repeated release does nothing.
     taken: HashMap<Owner, bool>,
     /// The ends of permits with leases, by the permits' ids.
     leased: HashMap<[u8; 16], Moment>,
-    /// The results of requests, so that a repeated one changes nothing.
+    /// The results of requests, so that a repeated request changes nothing.
     results: HashMap<Owner, i64>,
     queue: TimedQueue<Owner>,
     /// Waiters for a condition that were notified, and have not asked since.
     notified: TimedQueue<Owner>,
-    /// Waiters to which this request sends a message.
+    /// Waiters to which the request being carried out sends a message.
     signalled: Vec<Owner>,
     pub(super) wait_queue: WaitQueue,
-    /// The waiting client that this request refused.
+    /// The waiting client, if the request being carried out refused it permits.
     refused: Option<ClientId>,
 }
 
@@ -61,7 +61,7 @@ impl CountedKind {
 }
 
 impl Counted {
-    /// Puts back the permits whose leases have ended. Returns the count before that.
+    /// Puts back the permits whose leases have ended. Returns the count as it was before.
     pub(super) fn expire(&mut self, now: Moment) -> Option<i64> {
         let before = self.count;
         if self.ends.is_some_and(|ends| ends <= now) {
@@ -75,8 +75,8 @@ impl Counted {
     }
 
     /// Returns whether to wake all listeners, the waiters for a condition to wake, and the clients to notify
-    /// of permits reserved for them. If this request refused a client, only clients behind it are notified,
-    /// because they may want fewer permits.
+    /// of permits reserved for them. If the request refused a client, only clients behind it are notified:
+    /// they may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
@@ -160,7 +160,7 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Grants if the waiter was notified. A notification that was not read in time goes to another waiter.
+    /// Grants if the waiter was notified. If a waiter does not ask in time, another one is notified instead.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);
@@ -210,7 +210,7 @@ impl Counted {
         if all { FREED } else { Release::NotHeld { holder: None } }
     }
 
-    /// Removes a waiter. If it had not read its notification, the next waiter is notified.
+    /// Removes a waiter. If it was notified and has not asked since, the next waiter is notified.
     pub(super) fn leave(&mut self, owner: Owner, now: Moment) {
         self.queue.leave(owner);
         if self.notified.leave(owner) {

@@ -141,8 +141,8 @@ impl MemoryKind for LockKind {
         })
     }
 
-    /// Whether others want the lock. Waiters that spin are not seen, because they do not listen. From now on
-    /// each waiter's attempt sends a recall.
+    /// Whether others want the lock. Waiters that spin are not seen, because they do not listen. After this
+    /// call each waiter's attempt sends the holder a message (a recall).
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
         with_lock(access, &claim.name, |lock, context| {
@@ -171,7 +171,7 @@ impl MemoryKind for LockKind {
         }
     }
 
-    /// Only plain, fair and token locks support this.
+    /// Sets the end of a hold. `false` for read-write locks, which do not support it.
     fn expire_at(&self, access: &mut Access<'_>, claim: &Claim, end: Moment) -> bool {
         self.mode().is_none()
             && with_lock(access, &claim.name, |lock, _| {

@@ -52,7 +52,7 @@ pub(super) struct Hold {
     count: u32,
     pub(super) until: Moment,
     since: Moment,
-    /// Whether the holder learns of waiters, by recalls.
+    /// Whether waiters send the holder a recall (a message that the lock is wanted).
     pub(super) is_heard: bool,
     note: Option<HoldNote>,
 }
@@ -118,7 +118,7 @@ impl Lock {
         self.holds.iter().any(|hold| hold.is_token)
     }
 
-    /// Whether the name belongs to a lock of another kind now.
+    /// Whether the holds are of another kind of lock, so that `kind` is refused under this name.
     pub(super) fn is_strange_to(&self, kind: Kind) -> bool {
         let mut holds = self.holds.iter();
         match kind.family() {
@@ -130,7 +130,7 @@ impl Lock {
         }
     }
 
-    /// Grants the lock with `Ok`, to which the caller adds the fencing token, or returns the refusal.
+    /// Returns `Ok` for a grant, to which the caller adds the fencing token, otherwise the refusal.
     pub(super) fn attempt(
         &mut self,
         kind: LockKind,
@@ -204,8 +204,8 @@ impl Lock {
         Attempt::Busy { retry_after }
     }
 
-    /// Whether a writer goes before this reader: a writer had waited for too long when the reader came, or
-    /// the free lock is reserved for a writer. Readers that waited when the last write ended may still enter.
+    /// Whether a writer goes before this reader: the free lock is reserved for a writer, or a writer has
+    /// waited for `PATIENCE`. In the second case, readers that came before the last write's end still enter.
     fn is_held_back(&self, claim: &Claim, now: Moment) -> bool {
         let is_kept = self.holds.is_empty() && self.wait_queue.kept_for_others(None) > 0;
         let came = now.minus(claim.waited);
@@ -223,8 +223,8 @@ impl Lock {
     }
 
     /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
-    /// that waited for a write come first. The message "standby" lets the next writer ask soon, in case those
-    /// readers do not ask.
+    /// that waited for a write come first. Then the message "standby" makes the next writer ask soon, in case
+    /// the readers do not ask.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = TimedQueue::default();

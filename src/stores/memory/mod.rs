@@ -1,7 +1,7 @@
 //! The reference store, in this process, for tests and examples.
 //!
 //! Clients share a `store`. Each client has an `access`, whose requests can be made to fail. `state` has the
-//! data, `kinds` the kinds of lock.
+//! data, `kinds` the kinds of lock. A *claim* names an owner, and the lock that it wants or holds.
 
 mod access;
 mod counted;

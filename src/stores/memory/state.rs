@@ -20,7 +20,7 @@ pub(super) struct MemoryState {
 }
 
 impl MemoryState {
-    /// Frees memory. Requests do not depend on it, because they check leases themselves.
+    /// Frees the memory of expired data. Requests need no sweep, because they check leases themselves.
     pub(super) fn sweep(&mut self, now: Moment) {
         self.clients.retain(|_, (_, until)| *until > now);
         self.locks.retain(|_, lock| {

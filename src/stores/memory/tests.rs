@@ -103,10 +103,10 @@ fn permits_in_memory_are_reserved_for_the_first_waiter() {
     assert!(is_granted(&store, &by_queue(&first)));
 }
 
-/// A thread that reads may read again while a writer waits, even as another owner. Otherwise it would
-/// deadlock.
+/// A thread that reads may read again while a writer waits, even as another owner. Otherwise the thread and
+/// the writer would wait for each other.
 #[test]
-fn a_reading_thread_can_also_get_an_owned_read_guard() {
+fn a_reader_gets_an_owned_read_guard_past_a_waiting_writer() {
     let store = MemoryStore::new();
     let [lock, writing, late] = [(); 3].map(|()| LockClient::in_memory_with(&store).get_read_write_lock("a"));
     let reading = lock.read().acquire().unwrap();

@@ -26,7 +26,7 @@ impl<T: Copy + PartialEq> TimedQueue<T> {
         self.0.retain(|(_, until)| *until > now);
     }
 
-    /// Removes expired waiters at the front only, so that later ones keep their places if they ask again.
+    /// Removes expired waiters at the front only: others keep their places in case they ask again.
     pub(super) fn expire_first(&mut self, now: Moment) {
         while self.0.front().is_some_and(|(_, until)| *until <= now) {
             self.0.pop_front();
@@ -61,7 +61,7 @@ impl<T: Copy + PartialEq> TimedQueue<T> {
         }
     }
 
-    /// The waiters must not have places yet.
+    /// Appends waiters, none of which may have a place yet.
     pub(super) fn join(&mut self, all: impl IntoIterator<Item = T>, until: Moment) {
         self.0.extend(all.into_iter().map(|one| (one, until)));
     }
@@ -141,7 +141,7 @@ impl WaitQueue {
         self.next.leave(client);
     }
 
-    /// Takes from the queue, after `skip` clients, those to notify: one for each free, unreserved permit.
+    /// Takes the clients to notify, one for each free, unreserved permit, and leaves out the first `skip`.
     pub(super) fn take_next(&mut self, free: usize, skip: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =

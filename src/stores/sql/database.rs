@@ -1,4 +1,4 @@
-//! The pool's view of a database: how to connect, and how each request left its connection.
+//! What the pool needs of a database: how to connect, and whether a connection can be used after a request.
 
 use std::ops::{Deref, DerefMut};
 
@@ -53,7 +53,7 @@ pub(super) trait Database: Send + Sync + 'static {
 
 pub(super) struct PooledLink<L> {
     pub(super) link: L,
-    /// When connecting began. The server's address was looked up after that, and so is at least as new.
+    /// When connecting began. The server's address was looked up after this moment.
     pub(super) made: Moment,
     pub(super) replace_at: Moment,
     pub(super) used: Moment,
@@ -73,7 +73,7 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// How requests left their connection. Of several requests the worst state counts, which is the greatest.
+/// The state of a connection after a request, the worst last. After several requests the worst counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,

@@ -25,7 +25,7 @@ const NAME: usize = 10;
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    /// Uses the renewals' connection. Renewals wait for it, so `change` waits only briefly for locked rows.
+    /// Runs `change` over the renewals' connection, with a brief limit for locked rows, since renewals wait.
     fn change_entry(
         &self,
         deadline: Moment,
@@ -42,7 +42,7 @@ impl<D: Rows> RowStore<D> {
     }
 }
 
-/// `None` if the client's column contains no client id: another program wrote the row.
+/// Reads a client's row. `None` if another program wrote the row, with text that is no client id.
 fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
     let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
     Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))

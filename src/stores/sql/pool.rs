@@ -246,7 +246,7 @@ mod tests {
         numbers.into_inner()
     }
 
-    /// A read-only answer means that its connection, and each older one, leads to a former primary.
+    /// The connection of a read-only answer, and each older one, leads to a former primary.
     #[test]
     fn a_read_only_answer_replaces_all_older_connections() {
         let pool = pool(LASTING, 2);
@@ -400,8 +400,8 @@ mod tests {
 
     type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
-    /// On such a connection, the next request could read the late answer as its own, or wait until the server
-    /// has finished the first request.
+    /// After an unanswered request, the connection's next request could read the late answer as its own, or
+    /// wait until the server has finished the first request.
     #[test]
     fn only_connections_with_an_unanswered_request_are_closed() {
         let pool = pool(LASTING, 1);

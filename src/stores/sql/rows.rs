@@ -88,7 +88,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// Nothing was changed. Contains the row as it was about then; `None` if there was none.
+    /// Nothing was changed. Contains the row as it was about then, if it exists.
     None(Option<Row>),
 }
 
@@ -139,7 +139,7 @@ pub(super) trait Rows: Database {
         Ok(None)
     }
 
-    /// The error if other clients do not see this connection's changes: the file was replaced (SQLite).
+    /// The error if SQLite's file was replaced, so that other clients do not see this connection's changes.
     fn displaced(&self, _link: &Self::Link) -> Option<Error> {
         None
     }

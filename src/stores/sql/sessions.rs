@@ -4,8 +4,8 @@
 //! is a request over this connection. So the server frees the lock of a client that died, hangs or is cut
 //! off. A client that still runs learns that the session has ended.
 //!
-//! A server that has become read-only keeps such locks, because holding them writes nothing, while other
-//! clients use its successor. Therefore each attempt and each renewal checks that the server can write.
+//! A server that has become read-only keeps its sessions' locks, but other clients use the new primary.
+//! Therefore each attempt and each renewal checks that the server can write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
-    /// Makes `request` over the hold's connection; `None` if its session has ended, or never existed.
+    /// Makes `request` over the hold's connection; `None` if the session has ended, or never existed.
     fn with_session<T>(
         &self,
         claim: &Claim,
@@ -385,7 +385,7 @@ mod tests {
 
     #[derive(Default)]
     struct Server {
-        /// Answers come too late, which makes their connections unusable, but the sessions go on.
+        /// Whether answers come too late. Their connections are then unusable, but the sessions go on.
         is_silent: AtomicBool,
         is_over: AtomicBool,
         /// The number of requests over connections of holds.
@@ -393,8 +393,8 @@ mod tests {
         /// The failure of the next request to free a lock; `None` if it succeeds.
         unlocks: Mutex<Option<Failure>>,
         is_read_only: AtomicBool,
-        /// Answers about the session of a given-up connection; the last element is the next answer. Without
-        /// an element, the session holds nothing.
+        /// Answers to the question whether a given-up session has the lock, the last element first. Without
+        /// an element, the answer is no.
         left: Mutex<Vec<Answer<bool>>>,
         open: AtomicUsize,
     }
@@ -505,9 +505,9 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 2, soon()), Ok(Attempt::Lost)));
     }
 
-    /// No request is sent over the connection, because it could take the late answer for its own.
+    /// After a late answer, no request is sent over the connection: it could take that answer for its own.
     #[test]
-    fn a_silent_session_connection_keeps_its_hold() {
+    fn after_a_late_answer_a_session_lock_stays_held_without_requests() {
         let (server, store, claim) = held_twice();
         server.is_silent.store(true, Ordering::SeqCst);
         let asked = server.asked.load(Ordering::SeqCst);
@@ -552,7 +552,7 @@ mod tests {
         assert!(matches!(freed, Ok(Release::Freed { others: Others::Nobody })), "{freed:?}");
     }
 
-    /// The lock was not freed, and the server may not have noticed the end of the connection.
+    /// The server may not have noticed the end of the connection. Then the session still has the lock.
     #[test]
     fn a_broken_sessions_release_is_unknown_until_the_server_confirms() {
         for breaks_first in [false, true] {
@@ -573,7 +573,7 @@ mod tests {
         }
     }
 
-    /// The old server would still answer renewals, which write nothing, but its successor may grant the lock.
+    /// The demoted server still answers renewals, which write nothing, but the new one may grant the lock.
     #[test]
     fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();

@@ -38,8 +38,8 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // The path is checked only here: if the file gets a second path later, a running client must not lose its
-    // holds.
+    // `check_path` refuses a file with a second name (hard link). Only a new client checks: a later link must
+    // not cost a running client its holds.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -72,8 +72,8 @@ struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file. Only a new client may create it: later, a missing file was moved away, and the person
-    /// who did that may be about to replace it.
+    /// Opens the file. Only a new client may create it: later, a missing file was moved away by somebody who
+    /// may be about to replace it.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
@@ -172,7 +172,7 @@ impl Rows for Sqlite {
         Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
-    /// SQLite does not name transactions that have been open for long, but the log grows while they read.
+    /// Warns of a long log: SQLite does not list old transactions, but the log grows while they read.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }

@@ -72,7 +72,7 @@ pub(super) fn taken_out<'a, const N: usize>(
     (url, values)
 }
 
-/// The error of a build without TLS, which does not connect unencrypted instead.
+/// The error of a build without TLS. Connecting without encryption instead would be unsafe.
 #[cfg(not(feature = "tls"))]
 pub(super) fn no_tls(without: &str) -> Error {
     let words = format!(

@@ -45,18 +45,17 @@ impl NoReply {
 }
 
 impl From<Error> for NoReply {
-    /// The reply cannot be read, so a write may have been carried out.
+    /// For a reply that cannot be read: a write may have been carried out.
     fn from(error: Error) -> NoReply {
         NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
     }
 }
 
-/// The queue of a lock, from the reply that lists its nodes.
 pub(super) fn line_of(children: &ZooKeeperReply) -> Found<NodeLine> {
     Ok(NodeLine::new(jute::children(&children.body)?))
 }
 
-/// `None` if the node does not exist.
+/// The reply; `None` if the server answered that the node does not exist.
 pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     match outcome {
         Ok(found) => Ok(Some(found)),

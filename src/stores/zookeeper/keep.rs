@@ -102,11 +102,11 @@ mod tests {
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
-    /// With a session and leases this long, the thread sends nothing by itself.
+    /// The session time-out: so long that the thread sends nothing by itself.
     const SESSION: Duration = Duration::from_secs(3_600);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Otherwise the holds would be lost with the session, although other servers could keep it alive.
+    /// Otherwise the session would expire with its holds, although other servers could keep it alive.
     #[test]
     fn silence_for_a_quarter_session_makes_the_client_switch_servers() {
         let server = Server::start(SESSION, |_| Reply::Never);

@@ -47,7 +47,7 @@ struct Trail(VecDeque<LifeStep>);
 struct LifeStep {
     sent: Moment,
     answered: Moment,
-    /// How long the leader has certainly run, summed over the answers in the trail.
+    /// For how long the leader has certainly run since the trail's first answer.
     ran: Duration,
     /// The sending time of the latest request that the server had certainly reported before this answer.
     handed_in: Option<Moment>,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_clients_window_counts_from_earlier_answers() {
+    fn after_a_clients_pause_its_session_window_begins_before_the_pause() {
         let life = connected();
         beat(&life, 2..41, Duration::ZERO);
         let before = counted_from(&life);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// `fresh` has only the second connection. `life` has both, and must get the same window.
+    /// The session `fresh` has only the second connection. `life` has both, and must get the same window.
     #[test]
     fn answers_on_an_earlier_connection_prolong_no_window() {
         let (life, fresh) = (connected(), life());

@@ -86,7 +86,7 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
     }
 }
 
-/// A greater length means another protocol, or lost framing.
+/// The longest reply that is skipped. A greater length means another protocol, or lost framing.
 const LONGEST_SKIPPED: usize = 1 << 29;
 
 fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {

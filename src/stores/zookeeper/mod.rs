@@ -75,8 +75,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses data in another version of the format. If none is stored and `notes` is set, stores ours.
-    /// Other errors are ignored here, because the first lock reports them.
+    /// Refuses data of another format version. If none is stored and `notes` is set, stores our version.
+    /// Other refusals are ignored here, because the first lock reports them.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data(&path), deadline) {

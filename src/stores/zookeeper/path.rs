@@ -95,7 +95,7 @@ pub(super) fn check(path: &str) -> Result<()> {
     }
 }
 
-/// ZooKeeper checks UTF-16 units, so it refuses characters of two units.
+/// Whether ZooKeeper accepts the character. It refuses every character of two UTF-16 units.
 fn is_allowed(character: char) -> bool {
     !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
 }
@@ -109,7 +109,7 @@ fn family_marker(family: Family) -> &'static str {
     }
 }
 
-/// The prefix of an owner's nodes, from which the owner finds a node whose creation had no answer.
+/// The prefix of an owner's nodes, by which the owner finds a node whose creation was not answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))
@@ -139,7 +139,7 @@ impl QueuedNode {
         !(0..i32::MAX).contains(&self.number)
     }
 
-    /// Whether the node has to wait for the end of the other one.
+    /// Whether this node has the lock only after `other` has ended.
     pub(super) fn waits_for(&self, other: &QueuedNode) -> bool {
         self.number > other.number && (self.family != Family::Read || other.family == Family::Write)
     }
@@ -176,7 +176,7 @@ impl NodeLine {
         self.0.iter().find(|waiter| waiter.name == name)
     }
 
-    /// The nearest node that must end before this one has the lock. `None` if this one has the lock.
+    /// The nearest node that must end before `waiter` has the lock. `None` if `waiter` has the lock.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
         self.0.iter().rev().find(|other| waiter.waits_for(other))
     }

@@ -157,7 +157,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Creates containers, as Curator does: servers delete them some time after the last child.
+    /// Creates containers, as Curator does: servers delete a container some time after its last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {
@@ -245,7 +245,7 @@ impl ZooKeeperStore {
         Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 
-    /// Deletes nodes of the owner that this client does not know. Returns whether there were any.
+    /// Deletes every node with the owner's prefix. Returns whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
         // After the answer to `sync`, no earlier request of this session can still be carried out.
         match self.session.call(&Operation::Sync(&key.path), deadline) {
@@ -269,7 +269,7 @@ impl ZooKeeperStore {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// The holder's node and its text. If the owner itself holds the lock, its own node.
+    /// A holder's node and its text. If the owner of `key` is among the holders, that owner's node.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);

@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Notifies `topic` when the node changes or ends. Call this before the request that sets the watch.
+    /// Notifies `topic` of the node's events. Callers request the watch afterwards, so no event is missed.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -425,7 +425,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Adds a request for the next [`flush`](Session::flush). The reading thread notices socket errors.
+    /// Adds a request, which the next [`flush`](Session::flush) sends. The reading thread notices errors.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));

@@ -96,7 +96,7 @@ fn undoing_an_unanswered_attempt_deletes_only_its_own_node() {
 }
 
 #[test]
-fn a_node_created_after_a_clean_up_is_deleted_by_another() {
+fn a_second_clean_up_deletes_a_node_created_late() {
     let (store, claim, nodes) = in_doubt();
     let late = nodes.lock().names.pop().unwrap();
     assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });
@@ -105,7 +105,7 @@ fn a_node_created_after_a_clean_up_is_deleted_by_another() {
     assert!(nodes.lock().names.is_empty());
 }
 
-/// A thread that waits again under its owner number makes such an attempt.
+/// A thread that waits again repeats its attempt under the same owner number.
 #[test]
 fn an_attempt_repeated_after_no_answer_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
@@ -133,7 +133,7 @@ fn on(
     connect(&server)
 }
 
-/// When the numbers run out, present ZooKeeper servers use the last one again.
+/// When the numbers run out, today's ZooKeeper servers repeat the last number.
 #[test]
 fn a_lock_whose_sequence_numbers_are_used_up_is_refused() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
@@ -181,7 +181,7 @@ fn a_node_already_queued_on_zookeeper_recalls_a_new_grant() {
     assert!(waker.take());
 }
 
-/// The server reports the end of the client's own node before it replies.
+/// The server reports the end of the client's own node before it replies to the deletion.
 #[test]
 fn a_clients_own_release_is_no_recall() {
     let store = on(&Arc::default(), |request, reply| match (request.operation, reply) {

@@ -73,15 +73,15 @@ pub(super) fn tables(
 }
 
 struct Seen {
-    /// The table's full name, and others that differ only in case, which clients may use by mistake.
+    /// The table's name, and tables whose names differ only in case, which clients may use by mistake.
     table: TableInUse,
     is_there: bool,
     comment: String,
     has_clients: bool,
 }
 
-/// Reads all facts in one round trip, as text, because a server may refuse prepared statements. A table that
-/// this user may not use counts as missing.
+/// Reads in one round trip which tables exist. Sends text, because a server may refuse prepared statements.
+/// A table that this user may not use counts as missing.
 fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {
         Some((schema, name)) => (format!("'{schema}'"), name),

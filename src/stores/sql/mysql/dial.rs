@@ -1,7 +1,7 @@
-//! Opens connections within a deadline.
+//! Opens connections within a deadline, and tries all addresses of a host.
 //!
-//! The driver alone has no such deadline: it stops at the first address that refuses, looks up names without
-//! a time-out, and waits for a silent server as long as for an answer.
+//! The driver alone stops at the first address that refuses, looks up names without a time-out, and waits
+//! for a silent server for the whole time-out of an answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
-/// Maximum number of abandoned connection attempts that still run. Each ends with the time-out for an answer.
+/// Maximum number of abandoned attempts that still run. Each ends after the time-out for an answer.
 const MOST_LEFT: usize = 8;
 
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// 0.0.0.0 or :: for each address family of the host, in its order; empty for a host with one address.
+    /// Addresses to bind: 0.0.0.0 for a host's IPv4 addresses, :: for IPv6. None for a host with one address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;

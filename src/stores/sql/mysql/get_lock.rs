@@ -1,4 +1,4 @@
-//! Session locks by `GET_LOCK`, each for the whole server and named by a part of its name's SHA-256.
+//! Session locks by `GET_LOCK`, named by a part of the name's SHA-256. All databases of a server share them.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl MysqlConnection {
     }
 }
 
-/// Whole seconds, rounded up, and at most a year, which is the server's maximum.
+/// The limit in whole seconds, rounded up, and at most a year, which is the server's maximum.
 fn seconds(limit: Duration) -> u64 {
     let up = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
     up.clamp(1, 31_536_000)
@@ -78,8 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`, unless it became idle after `left.asked`: then a restarted server has given
-    /// the number to another session.
+    /// Ends the session `left`. A session of that number that became idle after `left.asked` is not ended,
+    /// because a restarted server has given the number to another client.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -89,8 +89,8 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// Pings over the renewals' connection before any hold is renewed over its own. The driver cannot use a
-    /// connection after a late answer, so without the ping a short stall of the server would end all holds.
+    /// Pings over the renewals' connection before holds are renewed over their own connections. The driver
+    /// cannot use a connection after a late answer, so a renewal during a short stall would end its hold.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {

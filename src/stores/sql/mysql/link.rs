@@ -17,7 +17,7 @@ pub(super) struct MysqlConnection {
     /// connection is not used again.
     pub(super) silent: bool,
     deadline: Moment,
-    /// The number of requests since the server last could not prepare one.
+    /// The number of requests since the server last failed to prepare a statement.
     requests: u64,
 }
 

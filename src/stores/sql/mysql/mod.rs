@@ -90,8 +90,8 @@ impl Queries {
     }
 }
 
-/// Whether a state that has lasted `seconds` by the server's clock began at `since` or earlier. A second is
-/// allowed for the difference between the clocks.
+/// Whether a state that has lasted `seconds` by the server's clock began at `since` or earlier. One second
+/// too few is accepted, because the clocks differ.
 fn has_lasted_since(since: Moment, seconds: i64) -> bool {
     let span = Clock::System.now().since(since).as_secs();
     u64::try_from(seconds.saturating_add(1)).is_ok_and(|seconds| seconds >= span)

@@ -30,7 +30,7 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// The shortest and the longest pause between two tries for a poller lock; the pause doubles after each try.
+/// The limit of the random pause between two tries for a poller lock: at first, and after it has doubled.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
 /// Maximum number of names polled at a time. Waiters for other names poll only by themselves.
 const MOST_NAMES: usize = 64;
@@ -95,7 +95,7 @@ pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQue
 }
 
 impl PollerHub {
-    /// Wakes `waker` when the lock seems free and this client polls it. `None` if the list of names is full.
+    /// Wakes `waker` when a poll finds the lock free. `None` if this client already polls `MOST_NAMES` names.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
             let names = &self.state.lock().channels;

@@ -23,8 +23,8 @@ const ENDED: &str = "the server ended the connection";
 /// The session was idle for too long, so the server did not read the request.
 const WAS_IDLE: u16 = 4031;
 
-/// The failure of a request that was sent. After an error the server has rolled the statement back. After the
-/// session's end the statement may have been committed: a proxy whose server failed reports no more.
+/// The failure of a request that was sent. After an error the server has rolled the statement back. If only
+/// the session's end is known, as behind a proxy whose server failed, the statement may have been committed.
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
@@ -41,9 +41,8 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Whether the code means a shutdown, a killed or idle session, or a broken network. A proxy passes on the
-/// codes of its own client (2000 and above). Two errors of class 08, connection exceptions, leave the
-/// connection intact.
+/// Whether the error means a shutdown, a killed or idle session, or a broken network. Codes from 2000 on are
+/// a proxy's. Class 08 has connection errors, of which two leave the connection intact.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
@@ -186,7 +185,7 @@ mod tests {
         }
     }
 
-    /// After this error, the client looks up the server's address again.
+    /// The kind `ReadOnly` makes the client look up the server's address again.
     #[test]
     fn a_server_refusing_writes_is_reported_as_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {

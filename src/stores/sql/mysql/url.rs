@@ -62,8 +62,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     Ok((secured(opts, mode, &options.tls)?, dial))
 }
 
-/// The first statements on each connection, whatever the server's settings. Waits for locked rows and tables,
-/// and for FLUSH TABLES WITH READ LOCK, get a limit, because the default is up to a year.
+/// The first statements on each connection, whatever the server's settings. They limit waits for locked rows
+/// and tables, and for FLUSH TABLES WITH READ LOCK, because the default is up to a year.
 pub(super) fn settings(limit: u64) -> Vec<String> {
     vec![
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
@@ -76,7 +76,7 @@ pub(super) fn settings(limit: u64) -> Vec<String> {
 }
 
 /// The server's limit for waits: a second less than the client's time-out, because MySQL checks the limit
-/// only once a second. After a time-out the outcome is unknown, and the client has to clean up.
+/// once a second. If the client timed out first, it would not know the outcome, and would have to clean up.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }

@@ -16,8 +16,8 @@ use crate::stores::sql::rows::try_one;
 use crate::stores::sql::statement::Args;
 use crate::stores::sql::{beside, query};
 
-/// The oldest versions accepted. Each session sets `plan_cache_mode`, which came with version 12. Session
-/// locks need version 14, which can end idle sessions.
+/// The oldest version accepted: 12, because each session sets `plan_cache_mode`. Session locks need version
+/// 14, which can end idle sessions.
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
@@ -141,7 +141,7 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
     refuse(ErrorKind::Unsupported, words)
 }
 
-/// Creates a table beside the locks'. A refusal is ignored: only the wait queue is needed, see `queue`.
+/// Creates a helper table. Ignores a refusal: only the wait queue is necessary, which `queue` checks later.
 fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create) {
@@ -173,7 +173,7 @@ pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     format!("DO{}", text.replace("{has_schema}", &has_schema.to_string()).replace("{create}", create))
 }
 
-/// The name in quotes, because it may be a keyword of SQL. `check_table` has found it plain.
+/// The name in quotes, because it may be a keyword of SQL.
 pub(super) fn quoted(table: &str) -> String {
     let parts: Vec<_> = table.split('.').map(|part| identifier(&part.to_ascii_lowercase())).collect();
     parts.join(".")

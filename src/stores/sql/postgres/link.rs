@@ -156,7 +156,7 @@ pub(super) struct PostgresConnection {
     pub(super) table: Option<Arc<str>>,
     /// Whether the server has ended the session, even if the socket is still open.
     pub(super) ended: bool,
-    /// Whether the last answer was late. The driver skips it later, so the session remains usable.
+    /// Whether the last answer was late. The driver skips a late answer, so the session remains usable.
     pub(super) silent: bool,
     deadline: Moment,
     round_trip: Duration,
@@ -244,8 +244,8 @@ impl PostgresConnection {
         10 << link(self.round_trip)
     }
 
-    /// Runs two statements, and returns their rows. The second begins after the first has committed. An error
-    /// means that the first failed, or the second could not be prepared and neither was sent.
+    /// Runs two statements, and returns their rows. The second begins after the first has committed. Fails if
+    /// the first fails, or if either cannot be prepared: then neither is sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),
@@ -359,8 +359,8 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text, because a
-    /// prepared statement begins later than its own transaction, so the two times would always differ.
+    /// Whether a transaction was open already, so began before this statement. `false` if no answer comes in
+    /// time. Sent as text, because a prepared statement begins later than its own transaction.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {
@@ -439,8 +439,8 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Older
-/// versions lack some of these settings.
+/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Sets only
+/// parameters that the server's version has.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 

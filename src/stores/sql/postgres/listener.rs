@@ -20,8 +20,8 @@ use crate::stores::sql::postgres::refusal::{read_only_now, unreachable};
 use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment};
 
-/// After this silence the client sends the server a query. If the answer takes as long again, the connection
-/// counts as dead.
+/// After this silence the client sends the server a query. If no answer comes within the same time, the
+/// connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) type NotificationListener = Hub<Notifications>;

@@ -43,7 +43,7 @@ const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 /// The longest wait for a locked row while other requests need the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// The server's `lock_timeout`. After such a wait, the same call still has time for another request.
+/// The server's `lock_timeout`. After a wait that long, the same call still has time for another request.
 fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }

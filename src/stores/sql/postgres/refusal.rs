@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::refused::{self, Words};
 
-/// The failure of a request that was sent. After an error the server has rolled the statement back. After the
-/// session's end the statement may have been committed: a pooler whose server failed reports no more.
+/// The failure of a request that was sent. After an error the server has rolled the statement back. If only
+/// the session's end is known, as behind a pooler whose server failed, the statement may have been committed.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -57,8 +57,8 @@ fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// Runs a change that notifies `channel`. If the server's queue of messages is full, the change was not
-/// committed, and runs again without a message. Waiters then learn of it by polling.
+/// Runs a change that notifies `channel`. If the server's queue of messages is full, the server does not
+/// commit the change. Then the change runs again without a message, and waiters learn of it by polling.
 pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),
@@ -84,8 +84,8 @@ fn is_of_table(error: &Error) -> bool {
     })
 }
 
-/// As [`or_unheard`], for session locks. The server does not roll their changes back, so the change was made,
-/// and is not repeated.
+/// As [`or_unheard`], for session locks. The server never rolls their changes back, so the change was made
+/// although its message failed, and `done` gives the result.
 pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),

@@ -91,7 +91,7 @@ fn secure(mode: TlsMode, tls: &TlsOptions) -> Result<Secure> {
     Secure::new(mode, tls)
 }
 
-/// Without TLS, `prefer` connects without encryption, as in libpq.
+/// In a build without TLS, `prefer` connects without encryption, as in libpq.
 #[cfg(not(feature = "tls"))]
 fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
     match mode {

@@ -141,8 +141,8 @@ impl Postgres {
         }
     }
 
-    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each
-    /// whether the channel was missing until now, so that waiters sent no recall.
+    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each row
+    /// whether the channel was missing. If so, waiters that came before could send no recall.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());

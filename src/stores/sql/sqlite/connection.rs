@@ -25,7 +25,7 @@ use crate::sync::{Condvar, Mutex, thread_local};
 use crate::system::FileId;
 use crate::time::{Clock, Moment, random_between};
 
-/// The place of a connection, from which another thread can take it to close it.
+/// Contains a connection until a thread, perhaps not its user's, takes it out and closes it.
 type Place = Mutex<Option<Connection>>;
 
 type Table = Vec<(Files, Weak<Place>)>;
@@ -126,17 +126,16 @@ impl SqliteConnection {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether to use the connection again. A connection that failed to read may have combined an index with
-    /// another log, and all connections that share the index must be closed.
+    /// Whether the connection can be used again. One that failed to read may have combined the old index with
+    /// a new log; all connections that share the index must then be closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.place.lock().is_some() && self.is_in_place()
     }
 }
 
 impl Drop for SqliteConnection {
-    /// When the last connection to a file is closed, SQLite writes the log into the database and deletes it
-    /// by name. If the log at that name is another one, this would overwrite newer changes and delete the
-    /// other log.
+    /// When the last connection to a file is closed, SQLite writes the log into the database and deletes the
+    /// log by name. That must not happen if another log is in place now, which has newer changes.
     fn drop(&mut self) {
         if !self.is_in_place() {
             leave(self.place.lock().take());
@@ -173,8 +172,8 @@ thread_local! {
     static WAITS_UNTIL: Cell<Moment> = const { Cell::new(Moment::from_nanos(0)) };
 }
 
-/// The pause before a first try to become the writer again, and the longest one. A request lasts some 50 µs;
-/// SQLite's own pauses begin with 1 ms.
+/// The first and the longest pause before another try to become the writer. A request lasts some 50 µs, so
+/// SQLite's own pauses, which begin with 1 ms, are too long.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
 /// Makes the connection wait for other writers, as long as [`wait_until`] says.
@@ -303,7 +302,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread waits for the table's mutex until the new connection is in the table.
+    /// Another thread searches for connections to close, but waits for the mutex until the new one is listed.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_connection_being_opened_is_not_closed_as_left_over() {

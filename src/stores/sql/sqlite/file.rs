@@ -73,9 +73,8 @@ pub(super) fn long_log(path: &Path) -> Option<String> {
     (size >= 32 << 20).then(|| format!("the log (-wal) has {} MiB", size >> 20))
 }
 
-/// Gives this user's files beside the database the group of the database. SQLite copies only the mode, so
-/// other members of the group would be locked out, and if this process died without deleting the files, for
-/// ever.
+/// Gives this user's log and index the database's group. SQLite copies only the mode, so other members of the
+/// group would be locked out, and for ever if this process died without deleting the files.
 pub(super) fn share(path: &Path) {
     for beside in beside(path) {
         system::share_group(&beside, path);
@@ -102,8 +101,8 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     Some(Error::new(kind, "connect", format!("{} {why}", path.display())))
 }
 
-/// Refuses a file that has a second path, as far as that is visible. SQLite puts the log and index beside the
-/// path, so clients with two paths would not see each other's locks.
+/// Refuses a file that is seen to have a second path (hard link or mount). SQLite puts the log and index
+/// beside the path, so clients with two paths would not see each other's locks.
 pub(super) fn check_path(path: &Path) -> Result<()> {
     let Ok(itself) = std::fs::canonicalize(path) else { return Ok(()) };
     let why = if system::is_mount_point(&itself) {
@@ -118,8 +117,8 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// The time since the machine started, in milliseconds. Read before the statement, which may wait for the
-/// file: an old time makes the caller's lease no longer, and ends no other lease too early.
+/// The milliseconds since the machine started. Read before the statement, which may wait for the file: a time
+/// that is too old makes the caller's lease no longer, and ends no other lease too early.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
