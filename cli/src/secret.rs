@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_a_bare_or_url_password_is_recognized() {
+    fn a_password_is_found_alone_or_within_a_url() {
         for (text, has) in [
             ("pw\n", true),
             ("redis://:pw@host", true),

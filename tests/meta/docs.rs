@@ -401,7 +401,7 @@ fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
 }
 
 #[test]
-fn the_async_page_shows_tested_files() {
+fn code_of_the_async_page_comes_from_tested_files() {
     let page = read("docs/using-from-async.md");
     let mut shown = BTreeSet::new();
     let mut blocks = 0;

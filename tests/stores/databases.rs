@@ -118,7 +118,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const IDLE_SESSION_ENDS_WITHIN: Duration;
     /// Whether a deadlock error ends the whole transaction.
     const DEADLOCK_ENDS_TRANSACTION: bool;
-    /// For `an_exhausted_pool_loses_no_lease`: the command time-out, the lease, and the limit for calls.
+    /// The command time-out, the lease, and the longest time of a call, for a test with an exhausted pool.
     const EXHAUSTED: [Duration; 3];
 
     fn start() -> Option<Self> {
@@ -421,7 +421,7 @@ on_rows!(the_next_client_removes_killed_clients_from_the_directory, |server| {
     assert_eq!(server.count_rows("tidied_clients"), 0);
 });
 
-on_rows!(rows_show_holders_and_free_rows_are_swept, |server| {
+on_rows!(lock_rows_name_holders_and_sweep_deletes_free_rows, |server| {
     let client = server.builder().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
@@ -476,7 +476,7 @@ on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |
 
 // Another transaction locks the row of one lock, and calls that wait for this row use up the pool. Renewals
 // have a connection outside the pool, so the hold of another lock lasts.
-on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
+on_databases!(holds_are_renewed_although_the_connection_pool_is_exhausted, D::shared(), |server| {
     let [command_timeout, lease, calls_end_within] = D::EXHAUSTED;
     let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
     let client = connected(|| options().lease(lease).build());
@@ -511,7 +511,7 @@ on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     client.get_lock(&stuck).unlock().unwrap();
 });
 
-on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
+on_databases!(a_locked_row_delays_no_other_locks_renewal, D::shared(), |server| {
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
     let names: Vec<_> = (0..8).map(|_| fresh("beside")).collect();
@@ -834,7 +834,7 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
 });
 
 // Connections of earlier clients may end meanwhile, so the test opens more until a client is refused.
-on_databases!(connecting_beyond_the_limit_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
+on_databases!(connecting_beyond_the_servers_connection_limit_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
     server.client();
     let (mut taken, mut said) = (Vec::new(), None);
     let is_busy = eventually(LONG, || {

@@ -68,7 +68,7 @@ test_on!(roles_with_their_own_schemas_share_one_table, PostgresServer::shared(),
     held.unlock().unwrap();
 });
 
-test_on!(no_second_table_is_created_beside_another_schemas, PostgresServer::shared(), |server| {
+test_on!(no_table_is_created_if_another_schema_has_one, PostgresServer::shared(), |server| {
     let (name, mut admin) = database(server, "beside", "");
     let roles = two_roles(server, &mut admin);
     let url = |role: usize| url_of(server, &name, &roles[role]);

@@ -93,7 +93,7 @@ fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: i
 const CERTIFICATE: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
 
 #[test]
-fn renewed_authorities_are_read_from_the_file() {
+fn a_renewed_certificate_authority_is_read_from_its_file() {
     let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
     let [server, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
     follows_renewed_certificates(&server.url(), [&server.ca(), &other.ca()], || {
@@ -346,7 +346,7 @@ test_on!(connections_are_replaced_before_their_credentials_expire, default_serve
 
 /// The provider gets the host's name even before the client resolves it.
 #[test]
-fn an_etcd_credentials_provider_gets_each_members_host() {
+fn an_etcd_credentials_provider_gets_all_member_addresses_at_once() {
     let (asked, seen) = crossbeam_channel::unbounded();
     let client = LockClient::builder().url("etcd://one.invalid,two.invalid:7000").username("app");
     let client = client.credentials(move |address: &str| {

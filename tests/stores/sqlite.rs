@@ -350,7 +350,7 @@ fn a_replaced_file_never_allows_two_holders() {
 }
 
 #[test]
-fn a_replaced_file_is_noticed_at_once() {
+fn a_deleted_or_replaced_file_is_noticed_at_once() {
     for is_replaced in [false, true] {
         let file = File::new();
         // With this lease no renewal is due during the test, so none can notice the change.

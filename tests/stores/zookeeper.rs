@@ -372,7 +372,7 @@ test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server|
     assert_eq!(server.figure("zk_watch_count"), 0);
 });
 
-test_on!(a_lock_below_another_lock_is_no_waiter, shared(), |server| {
+test_on!(a_lock_under_another_locks_path_is_no_waiter, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
     {

@@ -75,7 +75,7 @@ mod tests {
 
     /// docs/command-line.md promises this.
     #[test]
-    fn the_computed_outage_limit_is_nearly_half_the_lease() {
+    fn a_command_outlasts_an_outage_of_nearly_half_its_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
         assert_eq!([2, 10, 30, 60].map(millis), [917, 5_076, 16_230, 33_900]);
         assert!((2..120).all(|lease| outlasts(lease * SECOND, None) > (lease * SECOND).mul_f64(0.45)));

@@ -198,7 +198,7 @@ fn command_dies_soon_after_its_locks_key_is_deleted() {
 
 /// The process list must not show `exe`, the file in /proc from which the helper is started.
 #[test]
-fn the_commands_parent_process_is_named_leasehold() {
+fn the_helper_process_is_named_leasehold() {
     let server = Server::start();
     let run = server.begin(&["run", "-q", "any", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();

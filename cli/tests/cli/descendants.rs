@@ -143,7 +143,7 @@ fn working_on(file: &Path) -> u32 {
 }
 
 #[test]
-fn descendants_end_when_the_commands_parent_is_killed() {
+fn descendants_end_when_the_helper_is_killed() {
     let server = Server::start();
     for child in DESCENDANTS {
         let file = server.path(&format!("helped-{child:?}"));
@@ -155,7 +155,7 @@ fn descendants_end_when_the_commands_parent_is_killed() {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_leaves_no_descendant() {
+fn a_terminated_run_leaves_no_descendant_of_its_command() {
     let server = Server::start();
     for child in DESCENDANTS {
         let file = server.path(&format!("asked-{child:?}"));
@@ -185,7 +185,7 @@ fn descendants_end_with_a_terminated_run_whose_command_ended_first() {
 }
 
 #[test]
-fn a_normal_command_end_spares_its_background_processes() {
+fn background_processes_outlive_a_command_that_ends_normally() {
     let server = Server::start();
     let file = server.path("left");
     let script = "setsid sleep 600 >/dev/null 2>&1 & echo $! > \"$0\"";
@@ -198,7 +198,7 @@ fn a_normal_command_end_spares_its_background_processes() {
 
 /// Some programs start others with SIGCHLD ignored, and then the system reports no child's end.
 #[test]
-fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
+fn a_run_with_sigchld_ignored_ends_with_its_command() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let run = |words: &[&str]| {

@@ -69,7 +69,7 @@ const FIELDS: [&str; 10] =
     ["time", "event", "message", "name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
 
 #[test]
-fn all_json_lines_have_the_same_fields() {
+fn every_json_line_has_the_common_fields() {
     let server = Server::start();
     let mut events = Vec::new();
     let mut ask = |command: &mut Command| {
