@@ -1,5 +1,5 @@
-//! The default file with the URL, the password command, and warnings about files with secrets. (The
-//! environment variables are the library's.)
+//! The default file with the URL, the password command, and warnings about files with secrets. The library
+//! reads the environment variables.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

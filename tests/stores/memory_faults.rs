@@ -1,4 +1,4 @@
-//! Faults that a test injects into the memory store affect the right clients in the right way, and end.
+//! Injected faults of the memory store: which clients each affects, what callers see, and when it ends.
 
 use leasehold::{Error, Event, Fault, LeaderEvent, Result};
 

@@ -497,7 +497,7 @@ fn a_deleted_write_ahead_log_never_allows_two_holders() {
     }
 }
 
-/// If this process is root: the file's owner, and another user.
+/// Command prefixes for the file's owner and another user of its group; `None` if this process is not root.
 pub(crate) fn users() -> Option<[[&'static str; 7]; 2]> {
     let user = |name, groups| ["setpriv", "--reuid", name, "--regid", name, "--groups", groups];
     let users = [user("daemon", "games"), user("nobody", "games")].map(|mut user| {

@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::support::deadlocked;
 use crate::support::prelude::*;
 
-/// A span or an event: its name, level, and fields. An event has the name of its span.
+/// A recorded span or event. An event has the name of its span.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,

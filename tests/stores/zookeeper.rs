@@ -149,7 +149,7 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
-/// The variable that makes this program the checking process: a server, and the file for its checks.
+/// Makes this program the checking process. The value has the server's URL and the file for the results.
 const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
 
 #[test]

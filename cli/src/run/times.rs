@@ -13,7 +13,8 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// Default grace: a tenth of the window, this at most, so that the store may be down for nearly half a lease.
+/// The longest default grace. The default is a tenth of the window: it leaves nearly half a lease for an
+/// outage.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

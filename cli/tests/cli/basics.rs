@@ -453,7 +453,6 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
-/// The soak run sets `LEASEHOLD_CLI_LOCKS` to 100,000.
 #[test]
 fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());

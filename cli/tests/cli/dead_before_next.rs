@@ -1,5 +1,6 @@
 //! A command and all its processes are dead before another client is granted the lock, whatever happens to
-//! the holder, and whatever group, session or parent the processes have.
+//! the supervisor (the process `leasehold run`, which holds the lock) and to the helper (its child, which
+//! starts the command), and whatever group, session or parent the processes have.
 
 use std::ffi::OsString;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The descendants of a command when the run is told to end, when its helper dies, or when the system hides
-//! processes or refuses calls.
+//! The descendants of a command when the run is told to end, when the *helper* (the process between the run
+//! and its command) dies, or when the system hides processes or refuses calls.
 
 use std::path::Path;
 use std::process::Command;

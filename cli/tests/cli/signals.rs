@@ -1,4 +1,4 @@
-//! Signals and stops while a run waits, and while its command runs.
+//! Signals and stops while a run waits or its command runs. The *helper* is the process between the two.
 
 use rustix::process::Signal;
 
