@@ -833,7 +833,7 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
 });
 
 // Connections of earlier clients may end meanwhile, so the test opens more until a client is refused.
-on_databases!(connecting_at_the_connection_limit_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
+on_databases!(exceeding_max_connections_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
     server.client();
     let (mut taken, mut said) = (Vec::new(), None);
     let is_busy = eventually(LONG, || {

@@ -14,7 +14,7 @@ const NAMES: usize = 5;
 /// For each longer wait on a server, `check_long_waits` must find a reason.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
-/// The time for which a process (a client here) held or awaited a name. `None` as its end: not over.
+/// The time for which a process (here a client) held or awaited a name; `to` is `None` while it lasts.
 #[derive(Debug, Clone)]
 struct Span {
     process: usize,

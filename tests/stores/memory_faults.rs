@@ -241,7 +241,7 @@ fn a_paused_leaders_term_is_none_after_its_lease() {
 }
 
 #[test]
-fn a_short_pause_loses_nothing() {
+fn a_pause_shorter_than_the_lease_loses_no_hold() {
     let (clock, store) = place();
     let client = client(&store);
     let guard = client.get_lock("a").acquire().unwrap();

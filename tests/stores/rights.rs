@@ -14,7 +14,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 
-/// The command time-out. A refusal must come within it, so the client did not retry.
+/// The command time-out. A refusal must come within it.
 const AT_ONCE: Duration = ms(400);
 
 /// A store with users of few rights.

@@ -510,8 +510,8 @@ pub(crate) fn users() -> Option<[[&'static str; 7]; 2]> {
     users.iter().all(|user| works(user)).then_some(users)
 }
 
-/// A folder in which every user may create files, and a file with this mode in it, which belongs to the first
-/// user and the shared group.
+/// A folder in which every user may create files, and the URL of a file in it. The file has this mode, and
+/// belongs to `owner` and the group that the users share.
 pub(crate) fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
     let folder = programs::in_memory();
     let place = folder.path().to_str().unwrap().to_owned();

@@ -1,6 +1,6 @@
 //! A client of an earlier commit beside a client of today, on every store: they exclude each other, or one
 //! refuses what the other has stored. The old client is the program `leasehold` of that commit: `./check
-//! versions` builds it and sets `LEASEHOLD_OLD_PROGRAM`. It has no session locks, so no test uses them.
+//! versions` builds it and sets `LEASEHOLD_OLD_PROGRAM`. A program has no session locks.
 
 use std::process::Child;
 
@@ -63,7 +63,7 @@ impl Old<'_> {
     }
 }
 
-/// Uses a new store twice: first the old client locks before today's client, then after it.
+/// Tests both orders, each on a new store: the old client locks first, or today's client does.
 fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     let Ok(program) = std::env::var("LEASEHOLD_OLD_PROGRAM") else {
         return shout(&format!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set"));

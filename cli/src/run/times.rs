@@ -13,8 +13,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The longest default grace. The default is a tenth of the window: it leaves nearly half a lease for an
-/// outage.
+/// The longest default grace. The default, a tenth of the window, leaves nearly half a lease for an outage.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

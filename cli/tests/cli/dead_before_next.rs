@@ -10,7 +10,6 @@ use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, now, pause, signal, stamps};
 
-/// The number of rounds of each case. `LEASEHOLD_CLI_ROUNDS` sets more.
 fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }

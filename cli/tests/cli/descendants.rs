@@ -128,7 +128,6 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
     (run, working_on(file))
 }
 
-/// The process that writes to this file.
 fn working_on(file: &Path) -> u32 {
     let mark = file.to_str().unwrap().to_owned();
     let works = |pid: &u32| {

@@ -111,7 +111,7 @@ fn a_replica_is_a_fault() {
 }
 
 #[test]
-fn a_server_that_may_evict_locks_is_found() {
+fn doctor_finds_a_server_that_may_evict_locks() {
     let server = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let (code, findings) = doctor(&server.url(), &[]);
     assert_eq!(code, 1);

@@ -1,5 +1,4 @@
-//! The private folder of a `hold`'s socket. The handle that `leasehold hold` prints contains the socket's
-//! path.
+//! The private folder of a `hold`'s socket. The handle that `hold` prints contains the socket's path.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
