@@ -14,7 +14,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 
-/// The command time-out. A refusal must come within it.
+/// The time limit of a grant or a refusal; it is shorter than the command time-out (3 s).
 const AT_ONCE: Duration = ms(400);
 
 /// A store with users of few rights.

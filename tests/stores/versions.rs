@@ -1,6 +1,6 @@
 //! A client of an earlier commit beside a client of today, on every store: they exclude each other, or one
-//! refuses what the other has stored. The old client is the program `leasehold` of that commit: `./check
-//! versions` builds it and sets `LEASEHOLD_OLD_PROGRAM`. A program has no session locks.
+//! refuses what the other has stored. The old client is the program `leasehold` of that commit, which
+//! `./check versions` builds and names in `LEASEHOLD_OLD_PROGRAM`. The program has no session locks.
 
 use std::process::Child;
 
