@@ -1,5 +1,5 @@
-//! The default file with the URL, the password command, and warnings about files with secrets. (The
-//! environment variables are the library's.)
+//! The default file with the URL, the password command, and warnings about files with secrets. The library
+//! reads the environment variables.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_a_bare_or_url_password_is_recognized() {
+    fn a_password_is_found_alone_or_within_a_url() {
         for (text, has) in [
             ("pw\n", true),
             ("redis://:pw@host", true),

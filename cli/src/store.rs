@@ -279,7 +279,7 @@ fn hello() -> Vec<u8> {
     [&head[..], &[7; 32], &tail].concat()
 }
 
-/// Schemes, the same with TLS, and ports. Databases are left out, since they negotiate TLS after connecting.
+/// Schemes without and with TLS, and default ports. Without databases: they negotiate TLS after connecting.
 const SCHEMES: [(&str, &str, u16); 5] = [
     ("redis", "rediss", 6379),
     ("redis-sentinel", "rediss-sentinel", 26379),

@@ -206,9 +206,9 @@ impl Shape {
     }
 }
 
-/// After an alert's name come the seconds within which it must fire, and its labels. Prometheus drops a
-/// series that ends after five minutes. `promtool`'s time begins at 0, so the last success of the job was
-/// more than a day before.
+/// Each case begins with the alert, the seconds within which it must fire, and its labels; its series follow.
+/// A series that `ends` counts for five minutes more. `promtool` begins at time 0, so a negative time is long
+/// ago.
 pub(crate) const CASES: &str = r#"
 LeaseholdRenewalsFail 420 job: shop, instance: a
 leasehold_renewals_total{job="shop", instance="a", result="ok"} grows 5 5

@@ -227,7 +227,7 @@ fn transaction_locks_are_send_sync_and_name_tables_are_clone() {
 /// The error names the missing feature, and the client sends nothing.
 #[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
 #[test]
-fn a_missing_store_is_refused_with_its_feature() {
+fn the_error_for_an_uncompiled_store_names_its_feature() {
     for (url, feature) in [
         ("etcd://localhost", "etcd"),
         ("ETCDS://me:S3CR3T@localhost", "etcd"),

@@ -275,7 +275,6 @@ fn the_public_api_list_contains_items_of_every_form() {
     assert_eq!(listed, written, "public functions that are not listed");
 }
 
-/// The maximum number of methods among which a user must choose.
 const MOST_WAYS_TO_ACQUIRE: usize = 14;
 
 #[test]

@@ -467,7 +467,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
     used
 }
 
-/// Reads a tree of paths from the token `at` on, and returns the token after it.
+/// Reads the paths of a `use` tree (`a::{b, c}`) from the token `at` on, and returns the next token's index.
 fn tree(tokens: &[Token], mut at: usize, prefix: &mut Vec<String>, paths: &mut Vec<Vec<String>>) -> usize {
     let depth = prefix.len();
     loop {
@@ -585,7 +585,7 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
     reported.into_iter().for_each(complain);
 }
 
-/// The tokens contain no attributes, so this searches the text, without the tests in it.
+/// Searches attributes, which the tokens lack, for silenced lints and for tests of the operating system.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
     // An attribute directly above the tests belongs to them, so it is removed too.
@@ -614,7 +614,7 @@ fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     }
 }
 
-/// A file that sends a script's text must not build that text.
+/// Reports a file that sends EVAL and also puts text together: a script's text must be constant.
 fn check_bodies(file: &Source, reported: &mut BTreeSet<String>) {
     let word = |word: &str| Token::Word(word.to_owned());
     let formatted = |tokens: &[Token]| match tokens {

@@ -74,7 +74,7 @@ test_on!(the_demo_ends_with_one_line_of_results, RedisServer::start_default(), |
     }
 });
 
-/// Runs the demo's last row with the lock on several servers, of which one is killed half-way.
+/// Asserts that the demo's last row sells correctly on several servers, of which one is killed half-way.
 fn is_exact_on(topology: &str) {
     let Some(server) = RedisServer::start_default() else { return };
     let (out, success) =

@@ -286,7 +286,7 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// The gate does not build these packages. Their own builds, by `--locked`, fail if a dependency is missing.
+/// The gate does not build the packages. Their own `--locked` builds fail if a dependency is missing.
 #[test]
 fn other_cargo_lock_files_list_the_librarys_dependencies() {
     let library = package("leasehold");
@@ -401,7 +401,7 @@ fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
 }
 
 #[test]
-fn the_async_page_shows_tested_files() {
+fn code_of_the_async_page_comes_from_tested_files() {
     let page = read("docs/using-from-async.md");
     let mut shown = BTreeSet::new();
     let mut blocks = 0;
@@ -417,8 +417,8 @@ fn the_async_page_shows_tested_files() {
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
-/// The page's settings for clippy are those of the recipes, whose tests show that clippy then finds each
-/// named mistake. The page names each guard that cannot leave its thread.
+/// The page's settings for clippy are those of `examples/web`, whose tests show that clippy finds each named
+/// mistake. The page names each guard that cannot leave its thread.
 #[test]
 fn the_async_page_lists_every_guard_bound_to_its_thread() {
     let page = read("docs/using-from-async.md");
@@ -441,7 +441,6 @@ fn the_async_page_lists_every_guard_bound_to_its_thread() {
     }
 }
 
-/// The page lists the folders, and each file describes itself.
 #[test]
 fn the_architecture_page_lists_every_folder() {
     let text = read("docs/architecture.md");

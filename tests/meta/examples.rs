@@ -269,7 +269,7 @@ test_on!(the_service_example_sells_and_shuts_down_cleanly, RedisServer::start_de
 
 #[cfg(feature = "metrics")]
 #[test]
-fn metrics_are_scraped_and_name_no_lock() {
+fn the_metrics_example_is_scraped_and_names_no_lock() {
     let server = RedisServer::start_default();
     let urls = std::iter::once(None).chain(server.as_ref().map(|server| Some(server.url())));
     for url in urls {

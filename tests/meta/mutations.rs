@@ -1,5 +1,5 @@
-//! The list of `./check sabotage`, which the gate does not run. Each mutation and each switch must have one
-//! place in the sources.
+//! The list of `./check sabotage`, which the gate does not run. Each mutation, and each *hook* (a change that
+//! lets the copy switch mutations), must have one place in the sources.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

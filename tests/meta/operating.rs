@@ -69,7 +69,7 @@ test_on!(prometheus_loads_the_scrape_configuration, crate::alerts::promtool(), |
 });
 
 #[test]
-fn each_alert_leads_to_its_paragraph() {
+fn each_alerts_runbook_link_leads_to_a_paragraph() {
     let operating = page("docs/operating.md");
     let headings = operating.lines().filter_map(|line| line.strip_prefix("### "));
     let anchors: BTreeSet<String> = headings.map(|text| text.to_lowercase().replace(' ', "-")).collect();

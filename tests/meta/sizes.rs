@@ -83,7 +83,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// All lines from the attribute of the test module to the end of the file count as unit tests.
+    /// Counts lines. From the attribute of the test module to the file's end, all lines count as unit tests.
     fn of(text: &str, only_tests: bool) -> Lines {
         let (mut counted, mut in_tests) = (Lines::default(), only_tests);
         let mut lines = text.lines().map(str::trim).peekable();

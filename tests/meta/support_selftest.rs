@@ -1,5 +1,5 @@
-//! Tests of the checkers that all tests use: each checker finds what is wrong. Whether a fault has an effect
-//! is tested where the fault is used.
+//! Tests of the checkers that all tests use: each checker finds what is wrong. The tests that inject a fault
+//! also show that the fault has an effect.
 
 use redis::{Commands, Connection};
 
@@ -51,7 +51,6 @@ fn measured_processor_waits_never_exceed_the_elapsed_time() {
     assert!(stalled <= took, "{stalled:?} in {took:?}");
 }
 
-/// Only stalls within the span count, even if they are seen later.
 #[test]
 fn only_stalls_within_a_measured_span_count() {
     let begun = now();

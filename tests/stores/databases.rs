@@ -61,12 +61,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     type Names: Sync;
     type TxLock;
 
-    /// The schema of the tables.
     const SCHEMA: &'static str;
     const TABLES: &'static [&'static str];
     /// The beginning of the statement that sets the comment of the table of locks.
     const COMMENT: &'static str;
-    /// Makes the table `old_locks`, as an earlier version had it.
+    /// A statement that creates the table `old_locks` with the columns of an earlier version.
     const OLD_TABLE: &'static str;
     /// The end of `CREATE USER` that sets a password.
     const WITH_PASSWORD: &'static str;
@@ -80,7 +79,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const VERIFIED: &'static str;
     /// Asks the server how many clients use TLS.
     const COUNT_TLS: &'static str;
-    /// The server's table of sessions, and the beginning of a condition that a user's name completes.
+    /// A table of sessions and `WHERE COLUMN`. With ` = 'NAME'` appended, it selects a user's sessions.
     const SESSIONS_OF: &'static str;
     /// The settings of a server that allows few connections.
     const FEW_CONNECTIONS: &'static [&'static str];
@@ -92,7 +91,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const REFUSES_IN_ERRORS: &'static str;
     /// The calls of `rights.rs` that fail for a user who may only read.
     const WRITES: &'static [&'static str];
-    /// The ends of URLs that this database alone refuses.
+    /// Endings of URLs that a client of this database refuses, with the error's kind.
     const WRONG_URLS: &'static [(&'static str, ErrorKind)];
     /// Another scheme of this database's URLs.
     const ALIAS: &'static str;
@@ -108,7 +107,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const ALLOW_FREE_ROWS: &'static str;
     /// Makes the column for a thread's name too narrow in the table `refuses`.
     const NARROW: &'static str;
-    /// Whether names can be locked by advisory locks instead of the rows of a table.
+    /// The possible values of the parameter `advisory`: `true` takes an advisory lock, `false` locks a row.
     const ADVISORY: &'static [bool];
     /// The time after a restart within which a client is connected again.
     const RECONNECTS_WITHIN: Duration;
@@ -118,7 +117,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const IDLE_SESSION_ENDS_WITHIN: Duration;
     /// Whether a deadlock error ends the whole transaction.
     const DEADLOCK_ENDS_TRANSACTION: bool;
-    /// For `an_exhausted_pool_loses_no_lease`: the command time-out, the lease, and the limit for calls.
+    /// The command time-out, the lease, and the longest time of a call, for a test with an exhausted pool.
     const EXHAUSTED: [Duration; 3];
 
     fn start() -> Option<Self> {
@@ -136,7 +135,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn restart(&mut self);
     fn connect(&self) -> Self::Connection;
     fn connect_as(&self, user: &str) -> Option<Self::Connection>;
-    /// As [`Rows::ask`], over this connection.
+    /// As [`Rows::ask`], over `connection`.
     fn ask_on(connection: &mut Self::Connection, statements: &str) -> Vec<Vec<String>>;
     fn end_sessions_of(&self, user: &str);
     /// The server's process for the client that has just released a lock.
@@ -155,7 +154,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// Whether the commit succeeded.
     fn commit(transaction: Self::Transaction<'_>) -> bool;
     fn rollback(transaction: Self::Transaction<'_>);
-    /// The setting that a wait in a transaction changes for its duration.
+    /// The current value of the time-out setting that a wait in a transaction changes until the wait ends.
     fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;
 
     /// Adds one to the number in the table `counter`, under the lock, in a transaction of this isolation
@@ -247,7 +246,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     }
 }
 
-/// Defines a test on each database: `file::test::mysql`, or `postgres`. Its body knows the database as `D`.
+/// Defines the tests `file::test::mysql` and `file::test::postgres`. In the body, `D` is the database's type.
 macro_rules! on_databases {
     ($name:ident, $server:expr, |$given:pat_param| $body:block) => {
         fn $name<D: crate::databases::Database>() {
@@ -273,7 +272,7 @@ macro_rules! on_databases {
     };
 }
 
-/// As [`on_databases`], also on SQLite. The body knows the store as `R`.
+/// As [`on_databases`], also on SQLite. In the body, `R` is the store's type.
 macro_rules! on_rows {
     ($name:ident, |$server:ident| $body:block) => {
         fn $name<R: Rows>() {
@@ -421,7 +420,7 @@ on_rows!(the_next_client_removes_killed_clients_from_the_directory, |server| {
     assert_eq!(server.count_rows("tidied_clients"), 0);
 });
 
-on_rows!(rows_show_holders_and_free_rows_are_swept, |server| {
+on_rows!(lock_rows_name_holders_and_sweep_deletes_free_rows, |server| {
     let client = server.builder().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
@@ -476,7 +475,7 @@ on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |
 
 // Another transaction locks the row of one lock, and calls that wait for this row use up the pool. Renewals
 // have a connection outside the pool, so the hold of another lock lasts.
-on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
+on_databases!(holds_are_renewed_although_the_connection_pool_is_exhausted, D::shared(), |server| {
     let [command_timeout, lease, calls_end_within] = D::EXHAUSTED;
     let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
     let client = connected(|| options().lease(lease).build());
@@ -511,7 +510,7 @@ on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     client.get_lock(&stuck).unlock().unwrap();
 });
 
-on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
+on_databases!(a_locked_row_delays_no_other_locks_renewal, D::shared(), |server| {
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
     let names: Vec<_> = (0..8).map(|_| fresh("beside")).collect();
@@ -834,7 +833,7 @@ on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
 });
 
 // Connections of earlier clients may end meanwhile, so the test opens more until a client is refused.
-on_databases!(connecting_beyond_the_limit_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
+on_databases!(exceeding_max_connections_fails_as_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
     server.client();
     let (mut taken, mut said) = (Vec::new(), None);
     let is_busy = eventually(LONG, || {

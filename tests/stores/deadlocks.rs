@@ -14,7 +14,7 @@ const NAMES: usize = 5;
 /// For each longer wait on a server, `check_long_waits` must find a reason.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
-/// The time for which a process (a client here) held or awaited a name. `None` as its end: not over.
+/// The time for which a process (here a client) held or awaited a name; `to` is `None` while it lasts.
 #[derive(Debug, Clone)]
 struct Span {
     process: usize,
@@ -61,7 +61,7 @@ fn begin(spans: &mut Vec<Span>, process: usize, name: &str) -> usize {
     spans.len() - 1
 }
 
-/// A process's thread in a program.
+/// A thread of a random program. Each client stands for a process.
 struct Player<'a> {
     client: &'a LockClient,
     process: usize,
@@ -70,8 +70,8 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    /// Acquires two or three of the names in random order, waiting for each, works, and releases them. The
-    /// locks are of this many kinds.
+    /// Acquires two or three of the names in random order, holds them for `work`, and releases them. The
+    /// locks are of `kinds` kinds. After a wait longer than `wait`, acquires no more.
     fn take_some(&self, kinds: usize, [wait, work]: [Duration; 2], interrupt: &Interrupt) {
         let mut order: Vec<usize> = (0..NAMES).collect();
         for place in (1..order.len()).rev() {
@@ -157,8 +157,8 @@ impl Log {
         self.reports.iter().filter(is_it).map(|report| report.at).min()
     }
 
-    /// Panics unless each wait longer than [`LONG_WAIT`] was on a cycle reported within `due`, in a chain to
-    /// one, or in a chain to a running process.
+    /// Panics if a wait longer than [`LONG_WAIT`] has no reason. The reasons are a cycle that was reported
+    /// within `due`, and a chain of waits that leads to a reported cycle or to a running process.
     fn check_long_waits(&self, due: Duration, found: &mut Found) {
         for wait in &self.waits {
             let (begun, to) = (wait.from + LONG_WAIT, wait.to.expect("the processes have ended"));
@@ -344,7 +344,6 @@ fn each_deadlock_of_random_programs_is_reported_and_no_other() {
     assert!(found.into_inner().rings > 20, "hardly any program has a deadlock");
 }
 
-/// On a server, each long wait is on a reported cycle, leads to one, or to a process that runs.
 #[test]
 fn each_deadlock_of_random_programs_on_redis_is_reported() {
     const WITHIN: Duration = Duration::from_secs(3);

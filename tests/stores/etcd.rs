@@ -42,7 +42,7 @@ fn lease_of(server: &Etcd, name: &str) -> String {
     queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
 }
 
-/// Asserts that a message, and no poll, wakes the other client's waiter, by the median of five rounds.
+/// Asserts that the waiter is woken by a message before its next poll, by the median of five rounds.
 #[track_caller]
 fn are_woken(held: &RedisLock, waiting: &RedisLock) {
     let begun = now();

@@ -1,4 +1,4 @@
-//! `fencing::write_file`: a file that only the newest fencing token may write.
+//! `fencing::write_file`: only the newest token may write. A *token file* beside the file has that token.
 
 #[cfg(unix)]
 mod users;

@@ -155,7 +155,7 @@ test_on!(listing_among_other_programs_keys_sends_few_scripts, RedisServer::start
 });
 
 // Without GETRANGE and HSCAN the client inspects each key to see whether it is a lock.
-test_on!(lists_work_without_getrange_and_hscan, RedisServer::start_default(), |server| {
+test_on!(lists_work_for_users_without_getrange_and_hscan, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).build().unwrap();
     let guard = client.get_lock("held").acquire().unwrap();
     run(&server, &["SET", "text", "x"]);
@@ -188,7 +188,7 @@ test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::s
 });
 
 // A directory entry names only some waiters, and counts the others.
-test_on!(inspect_counts_waiters_beyond_those_that_entries_name, RedisServer::start_default(), |server| {
+test_on!(inspect_counts_waiters_that_no_directory_entry_names, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients with 312 waiting readers each, among many keys of other programs.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \

@@ -96,7 +96,7 @@ mod versions;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-/// The text of a database's statement, with its parts filled in.
+/// The text of a statement's file, with its placeholders (`{name}`) replaced by the parts in `parts.sql`.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn statement(database: &str, name: &str) -> String {
     let folder = format!("{}/src/stores/sql/query/{database}", env!("CARGO_MANIFEST_DIR"));

@@ -31,7 +31,7 @@ fn a_release_wakes_a_waiter_while_the_clock_stands_still() {
 }
 
 #[test]
-fn a_waiting_thread_is_reported_while_the_clock_stands() {
+fn a_waiter_triggers_on_contended_while_the_clock_stands_still() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
     let lock = client.get_read_write_lock("a");
@@ -66,7 +66,7 @@ fn a_hold_is_renewed_after_a_third_of_its_lease() {
 }
 
 #[test]
-fn a_hold_with_max_hold_is_renewed_up_to_its_end() {
+fn a_hold_is_renewed_until_its_max_hold_ends() {
     let (clock, store) = world();
     let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let guard = client.lock_builder("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();

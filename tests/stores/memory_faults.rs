@@ -1,4 +1,4 @@
-//! Faults that a test injects into the memory store affect the right clients in the right way, and end.
+//! Injected faults of the memory store: which clients each affects, what callers see, and when it ends.
 
 use leasehold::{Error, Event, Fault, LeaderEvent, Result};
 
@@ -80,7 +80,7 @@ fn a_request_with_a_lost_answer_was_carried_out() {
 }
 
 #[test]
-fn failed_requests_are_reported_with_their_outcome() {
+fn a_failed_requests_event_says_whether_the_outcome_is_unknown() {
     let (observer, requests) = observe(|event| match event {
         Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
         _ => None,
@@ -105,7 +105,7 @@ fn failed_requests_are_reported_with_their_outcome() {
 }
 
 #[test]
-fn a_loss_is_reported_with_its_circumstances() {
+fn a_loss_report_says_how_long_the_lock_was_held() {
     let (observer, losses) = observe(|event| match event {
         Event::Lost { held, is_abandoned, .. } => Some((*held, *is_abandoned)),
         _ => None,
@@ -207,7 +207,7 @@ fn a_forgotten_lock_keeps_its_token_counter_and_notifies_nobody() {
 }
 
 #[test]
-fn a_paused_client_neither_renews_nor_reports() {
+fn a_paused_client_neither_renews_nor_reports_a_loss() {
     let (clock, store) = place();
     let (stalled, other) = (client(&store), client(&store));
     let kept = other.get_lock("kept").acquire().unwrap();
@@ -227,7 +227,7 @@ fn a_paused_client_neither_renews_nor_reports() {
 }
 
 #[test]
-fn a_paused_leader_reports_no_term() {
+fn a_paused_leaders_term_is_none_after_its_lease() {
     let (clock, store) = place();
     let client = client(&store);
     let leader = client.leader("a").unwrap();
@@ -241,7 +241,7 @@ fn a_paused_leader_reports_no_term() {
 }
 
 #[test]
-fn a_short_pause_loses_nothing() {
+fn a_pause_shorter_than_the_lease_loses_no_hold() {
     let (clock, store) = place();
     let client = client(&store);
     let guard = client.get_lock("a").acquire().unwrap();
@@ -267,7 +267,7 @@ fn pausing_or_failing_another_stores_client_is_refused() {
 }
 
 #[test]
-fn a_failed_release_keeps_the_works_result() {
+fn with_lock_returns_the_works_result_although_the_release_failed() {
     for fault in FAULTS {
         let (_clock, store) = place();
         let (observer, failed) = observe(|event| match event {

@@ -181,7 +181,7 @@ test_on!(every_mysql_statement_finds_its_row_by_primary_key, MysqlServer::shared
 
 // If tries waited for the row, the polls of many clients would queue there and burden the server's deadlock
 // search.
-test_on!(a_try_waits_for_no_row_lock, MysqlServer::shared(), |server| {
+test_on!(try_lock_does_not_wait_for_a_locked_row, MysqlServer::shared(), |server| {
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
     let held = client.get_lock(&name).acquire().unwrap();

@@ -1,4 +1,4 @@
-//! MySQL and MariaDB with unusual settings, with tables that others made or changed, and locked for reading.
+//! MySQL and MariaDB with unusual settings, tables that others made or changed, and read-locked tables.
 
 use mysql::prelude::Queryable;
 

@@ -5,7 +5,7 @@ mod example;
 
 use example::{Became, run};
 
-/// Numbers of orders and payments for one purchase: in a race, after a pause, and after a resend.
+/// For each protection, the (orders, payments) of one purchase: in a race, after a pause, and after a resend.
 const EXPECTED: [(&str, [(i64, i64); 3]); 6] = [
     ("nothing", [(2, 2), (2, 2), (2, 2)]),
     ("lock", [(1, 1), (2, 2), (2, 2)]),

@@ -102,8 +102,8 @@ impl Database for PostgresServer {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
     }
 
-    /// Above READ COMMITTED the first read may come before the lock. Then the write fails, and the caller
-    /// must repeat the transaction.
+    /// Above READ COMMITTED the transaction may see the number as it was before the lock was granted. Then
+    /// the write fails, and the caller must repeat the transaction.
     fn count_once(&self, client: &mut Client, level: usize, names: &NameTable, name: &str) -> bool {
         let levels =
             [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];

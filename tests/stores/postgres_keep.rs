@@ -35,7 +35,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits for a check that begins from now on. Some checks may be running already, so this waits for three.
+/// Waits until the client has made three checks for waiters; the first ones may have begun before this call.
 fn await_checks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Checks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
@@ -51,7 +51,7 @@ test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::st
     let tries = |theirs: &RedisLock| theirs.try_lock().unwrap();
     let waits = |theirs: &RedisLock| theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn(&RedisLock) -> bool + Sync), &waits] {
-        // A new lock each time, because one that is recalled twice within 100 ms is not cached for a second.
+        // A new lock each time: after two recalls within 100 ms a client stops caching a lock for 1 s.
         let kept = cached_by(&keeps, "row", &mut admin);
         let (name, theirs) = (kept.name(), plain.get_lock(kept.name()));
         kept.lock().unwrap();

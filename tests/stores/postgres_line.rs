@@ -11,7 +11,7 @@ use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 
-/// An owner of a client that notifies the queue when it releases: such clients' ids are UUIDs of version 8.
+/// An owner whose client id is a UUID of version 8: a client with such an id notifies the queue at a release.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
 /// A wait below this was ended by a message, since polls are a second apart.

@@ -68,7 +68,7 @@ test_on!(roles_with_their_own_schemas_share_one_table, PostgresServer::shared(),
     held.unlock().unwrap();
 });
 
-test_on!(no_second_table_is_created_beside_another_schemas, PostgresServer::shared(), |server| {
+test_on!(no_table_is_created_if_another_schema_has_one, PostgresServer::shared(), |server| {
     let (name, mut admin) = database(server, "beside", "");
     let roles = two_roles(server, &mut admin);
     let url = |role: usize| url_of(server, &name, &roles[role]);
@@ -175,7 +175,7 @@ test_on!(an_idle_session_limit_ends_no_wait_or_wake_up, PostgresServer::shared()
     });
 });
 
-/// A pooler that answers the next requests, as many as the counter says, with an error that ends the session.
+/// A pooler that answers the next N requests with an error that ends the session. Its counter holds N.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
     let fatal = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&fatal);
@@ -192,8 +192,8 @@ fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsi
     (format!("postgres://admin@127.0.0.1:{}/postgres", relay.port()), fatal)
 }
 
-/// Imitates pgpool-II in raw mode: while `begins`, it begins a transaction before a prepared statement and
-/// does not end it. The client does not see the answer to this BEGIN.
+/// Imitates pgpool-II in raw mode: while `begins` is set, it sends BEGIN before a prepared statement, and
+/// never COMMIT. The client does not see the answer to BEGIN.
 fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
     const READY: &[u8] = b"Z\0\0\0\x05";
     let (begins, asked) = (Arc::clone(begins), Mutex::new(BTreeSet::new()));

@@ -15,7 +15,7 @@ use crate::support::running::{self, Start};
 use crate::support::zookeeper::Sessions;
 use crate::support::{reexecuted, test_name};
 
-/// Runs these tests on a new server of each store.
+/// Defines the listed tests for each store. Each test starts a new server.
 macro_rules! on {
     ([$($place:ident: $start:expr;)*] $tests:tt) => {
         $(on!(@ $place, $start, $tests);)*

@@ -14,7 +14,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 
-/// A command time-out, within which a refusal comes.
+/// The time limit of a grant or a refusal; it is shorter than the command time-out (3 s).
 const AT_ONCE: Duration = ms(400);
 
 /// A store with users of few rights.
@@ -23,7 +23,7 @@ struct Refusing<'a> {
     owner: LockClient,
     /// A part of the text of each refusal.
     words: &'a str,
-    /// What must be true of the store after each call. The name is that of a lock that is free now.
+    /// Asserts what must be true of the store after each call. If a name is given, its lock must be free.
     check: &'a dyn Fn(Option<&str>),
 }
 

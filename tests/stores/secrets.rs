@@ -14,7 +14,7 @@ use crate::support::observer::{Seen, texts};
 use crate::support::prelude::*;
 use crate::support::sentinel::SentinelSet;
 
-/// `change` sets the user's password on the server and ends the user's sessions.
+/// A client logs in again after `change`, which sets the user's password on the server and ends its sessions.
 #[track_caller]
 fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let folder = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ on_databases!(database_clients_take_a_changed_password_from_the_file, changing::
     follows_a_changed_password(&url, change);
 });
 
-/// `renew` replaces the servers' certificates by those of the second authority, and ends the connections.
+/// A client connects again after `renew`, which installs the second authority's certificates on the servers.
 #[track_caller]
 fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: i
 const CERTIFICATE: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
 
 #[test]
-fn renewed_authorities_are_read_from_the_file() {
+fn a_renewed_certificate_authority_is_read_from_its_file() {
     let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
     let [server, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
     follows_renewed_certificates(&server.url(), [&server.ca(), &other.ca()], || {
@@ -344,9 +344,9 @@ test_on!(connections_are_replaced_before_their_credentials_expire, default_serve
     }));
 });
 
-/// The provider gets the host's name even before the client resolves it.
+/// The hosts do not exist, so the client must call the provider before it resolves their names.
 #[test]
-fn an_etcd_credentials_provider_gets_each_members_host() {
+fn an_etcd_credentials_provider_gets_all_member_addresses_at_once() {
     let (asked, seen) = crossbeam_channel::unbounded();
     let client = LockClient::builder().url("etcd://one.invalid,two.invalid:7000").username("app");
     let client = client.credentials(move |address: &str| {

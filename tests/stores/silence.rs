@@ -8,8 +8,8 @@ use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
 use crate::support::running::{self, Start};
 
-/// On a new server, a hold outlasts two leases in which new connections get no answer. If a renewal `opens` a
-/// connection, the hold is renewed once before that time.
+/// Asserts that a hold outlasts two leases in which new connections get no answer. `opens` means that
+/// renewals open a connection: the test then waits for the first renewal before the silence begins.
 fn a_hold_is_kept(start: Start, opens: bool, with: &[fn(ClientBuilder) -> ClientBuilder]) {
     let Some(server) = start() else { return };
     for with in with {

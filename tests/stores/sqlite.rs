@@ -350,7 +350,7 @@ fn a_replaced_file_never_allows_two_holders() {
 }
 
 #[test]
-fn a_replaced_file_is_noticed_at_once() {
+fn a_deleted_or_replaced_file_is_noticed_at_once() {
     for is_replaced in [false, true] {
         let file = File::new();
         // With this lease no renewal is due during the test, so none can notice the change.
@@ -497,7 +497,7 @@ fn a_deleted_write_ahead_log_never_allows_two_holders() {
     }
 }
 
-/// If this process is root: the file's owner, and another user.
+/// Command prefixes for the file's owner and another user of its group; `None` if this process is not root.
 pub(crate) fn users() -> Option<[[&'static str; 7]; 2]> {
     let user = |name, groups| ["setpriv", "--reuid", name, "--regid", name, "--groups", groups];
     let users = [user("daemon", "games"), user("nobody", "games")].map(|mut user| {
@@ -510,8 +510,8 @@ pub(crate) fn users() -> Option<[[&'static str; 7]; 2]> {
     users.iter().all(|user| works(user)).then_some(users)
 }
 
-/// A folder in which every user may create files, and a file with this mode in it, which belongs to the first
-/// user and the shared group.
+/// A folder in which every user may create files, and the URL of a file in it. The file has this mode, and
+/// belongs to `owner` and the group that the users share.
 pub(crate) fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
     let folder = programs::in_memory();
     let place = folder.path().to_str().unwrap().to_owned();

@@ -197,7 +197,7 @@ mod tokio_tasks {
         assert!(!client.get_lock("b").is_locked().unwrap());
     }
 
-    /// To the store the thread is one owner, which may read while it writes. Another task of it must not.
+    /// To the store a thread is one owner, which may read while it writes. Two tasks on the thread must not.
     #[test]
     fn a_task_cannot_read_while_another_task_writes() {
         let client = LockClient::in_memory();

@@ -94,7 +94,7 @@ impl Secured {
     }
 }
 
-/// A port on another address of this machine that leads to a port of 127.0.0.1.
+/// Opens a port on `host`, another address of this machine, that leads to the port `to` of 127.0.0.1.
 fn relay_at(host: &str, to: u16) -> u16 {
     Relay::with(host, to, |_, _| Act::Pass).port()
 }

@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::support::deadlocked;
 use crate::support::prelude::*;
 
-/// A span or an event: its name, level, and fields. An event has the name of its span.
+/// A recorded span or event. An event has the name of its span.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,
@@ -194,7 +194,7 @@ fn at_risk_and_lost_events_are_in_the_holds_span() {
 }
 
 #[test]
-fn failures_are_logged_with_their_outcome() {
+fn a_failed_acquire_is_traced_and_an_unknown_outcome_logged() {
     let (kept, store, name) = (kept(), MemoryStore::new(), fresh("fails"));
     let client = client(&store);
     store.fail(Fault::AnswerLost);

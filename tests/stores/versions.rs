@@ -1,6 +1,6 @@
-//! A client of an earlier commit beside a client of today, on every store: both exclude each other, or one
-//! refuses what the other has stored. The program has no session locks, so these are missing here.
-//! `LEASEHOLD_OLD_PROGRAM` is the earlier commit's program, which `./check versions` builds.
+//! A client of an earlier commit beside a client of today, on every store: they exclude each other, or one
+//! refuses what the other has stored. The old client is the program `leasehold` of that commit, which
+//! `./check versions` builds and names in `LEASEHOLD_OLD_PROGRAM`. The program has no session locks.
 
 use std::process::Child;
 
@@ -63,7 +63,7 @@ impl Old<'_> {
     }
 }
 
-/// The store is empty at first. Old and new clients use it in one order, and then in the other.
+/// Tests both orders, each on a new store: the old client locks first, or today's client does.
 fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     let Ok(program) = std::env::var("LEASEHOLD_OLD_PROGRAM") else {
         return shout(&format!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set"));

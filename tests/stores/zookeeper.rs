@@ -149,7 +149,7 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
-/// The variable that makes this program the checking process: a server, and the file for its checks.
+/// Makes this program the checking process. The value has the server's URL and the file for the results.
 const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
 
 #[test]
@@ -372,7 +372,7 @@ test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server|
     assert_eq!(server.figure("zk_watch_count"), 0);
 });
 
-test_on!(a_lock_below_another_lock_is_no_waiter, shared(), |server| {
+test_on!(a_lock_under_another_locks_path_is_no_waiter, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
     {

@@ -16,7 +16,7 @@ const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
-    /// A name of this run, below `name`, so that the same rights apply.
+    /// A lock name that only this run uses. It begins with `name`, so the same rights apply.
     pub(super) own_name: String,
     pub(super) lease: Duration,
     pub(super) limit: Duration,

@@ -1,7 +1,7 @@
 //! Whether the user has the rights that docs/permissions.md lists.
 //!
-//! Since Redis 7.0 ACL DRYRUN answers this, or a script if the user may not call ACL. On older servers this
-//! check tries each request, on keys of its own, which it removes.
+//! Since Redis 7.0 the check asks ACL DRYRUN, or a script if the user may not call ACL. On older servers it
+//! tries each request, on keys of its own, which it removes.
 
 use redis::Value;
 
@@ -176,7 +176,7 @@ fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> R
     }
 }
 
-/// A key or channel that belongs to a name; see `src/ident/derived.rs` of the library.
+/// The key or channel `part` of a lock's name, as the library's `src/ident/derived.rs` builds it.
 pub(super) fn own(part: &str, name: &str) -> String {
     if name.contains('{') { format!("{part}:{name}") } else { format!("{part}:{{{name}}}") }
 }

@@ -97,8 +97,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// Whether the client renews the hold. If `--max-hold` is within one lease, the store ends the hold without a
-/// renewal, unless the lock is for readers, writers or permits (see [`lock`]).
+/// The client does not renew a hold whose `--max-hold` is within one lease: the store ends that hold. But
+/// holds of readers, writers and permits are always renewed (see [`lock`]).
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store

@@ -106,8 +106,8 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// Timers that continue this process if it is stopped. The parent, which also [wakes](wake) it, may be
-/// stopped or dead.
+/// Timers that continue this process if it is stopped, because the parent, which also [wakes](wake) it, may
+/// be stopped or dead.
 pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
@@ -126,7 +126,7 @@ impl Awake {
         Awake()
     }
 
-    /// Postpones the timers, so that they fire only if this process is stopped, with work to do at `due`.
+    /// Postpones the timers, so that they fire only while this process is stopped. Its next work is at `due`.
     ///
     /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
     /// again. On a busy machine the first timer's signal may stay pending for long, so the other two first

@@ -153,7 +153,7 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(parts::send(stream, &report));
 }
 
-/// Reports the command's end when dropped: the lock of an unwatched command would be renewed for ever.
+/// Reports the command's end when dropped: without a report the supervisor would renew the lock for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -205,8 +205,8 @@ struct Helper<'a> {
     stage: Stage,
     /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
-    /// No further order comes. After the command's end the helper waits for this, because the order that
-    /// caused the end may not be read yet.
+    /// The helper has read all orders. After the command's end it waits for that, because the order that
+    /// caused the end may be unread.
     has_all_orders: bool,
     ended: Option<Report>,
 }

@@ -13,7 +13,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// Default grace: a tenth of the window, this at most, so that the store may be down for nearly half a lease.
+/// The longest default grace. The default, a tenth of the window, leaves nearly half a lease for an outage.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ mod tests {
 
     /// docs/command-line.md promises this.
     #[test]
-    fn the_computed_outage_limit_is_nearly_half_the_lease() {
+    fn a_command_outlasts_an_outage_of_nearly_half_its_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
         assert_eq!([2, 10, 30, 60].map(millis), [917, 5_076, 16_230, 33_900]);
         assert!((2..120).all(|lease| outlasts(lease * SECOND, None) > (lease * SECOND).mul_f64(0.45)));

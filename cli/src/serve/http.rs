@@ -84,7 +84,7 @@ pub(crate) fn announce(address: SocketAddr, say: Say) {
     say.notice("serving", &words, &json!({"address": address.to_string()}));
 }
 
-/// HEAD is answered like GET, without the body, because monitoring programs use it.
+/// Refuses all methods except GET and HEAD, which monitoring programs use.
 pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     let refused = !matches!(request.method.as_str(), "GET" | "HEAD");
     refused.then(|| {

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_names_group_is_the_text_before_a_colon() {
+    fn a_lock_names_group_ends_at_its_first_colon() {
         let mut groups = Groups::default();
         assert_eq!(groups.of_name("orders:7:lines"), "orders");
         assert_eq!(groups.of_name("nightly-import"), OTHER);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_listings_show_a_job_run_with_the_same_end_time() {
+    fn a_job_runs_end_time_is_equal_in_all_listings() {
         let ago = Duration::from_secs(1000);
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);

@@ -56,7 +56,7 @@ pub(crate) struct Row {
     pub(crate) kind: String,
     pub(crate) holder: String,
     pub(crate) since: Option<Duration>,
-    /// `Duration::MAX`: no end.
+    /// The time until the hold ends; `Duration::MAX` if it never ends.
     pub(crate) left: Option<Duration>,
     pub(crate) waiting: u64,
     pub(crate) fence: Option<u64>,

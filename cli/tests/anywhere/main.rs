@@ -134,7 +134,7 @@ fn watch_prints_a_line_for_each_change() {
 }
 
 #[test]
-fn doctor_checks_the_store_and_says_what_it_found() {
+fn doctor_exits_0_or_1_and_prints_its_findings() {
     for world in worlds() {
         let (code, text) = world.runs(&["doctor"]);
         assert!(code == 0 || code == 1, "{code}: {text}");

@@ -188,7 +188,7 @@ fn as_many_commands_run_as_there_are_permits() {
 }
 
 #[test]
-fn run_refuses_another_permit_count_until_permits_sets_it() {
+fn run_refuses_another_permit_count_until_permits_set_changes_it() {
     let server = Server::start();
     let run = |permits: &str| server.outcome(&["run", "-q", "--permits", permits, "slots", "--", "true"]);
     let permits = |arguments: &[&str]| server.outcome(&[&["permits", "slots"], arguments].concat());
@@ -252,7 +252,7 @@ fn the_command_inherits_stdin_but_no_other_files() {
 }
 
 #[test]
-fn the_command_does_not_see_the_url_option() {
+fn the_command_cannot_find_the_password_of_the_url_option() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
@@ -404,7 +404,7 @@ fn options_after_the_command_belong_to_the_command() {
 }
 
 #[test]
-fn a_lock_is_shown_and_ended_by_force() {
+fn show_prints_a_lock_and_force_releases_it() {
     let server = Server::start();
     let said = server.ends(&["show", "held", "free"], 0, "");
     assert!(said.starts_with("held: ") && said.contains("free: "), "{said}");
@@ -453,7 +453,6 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
-/// The soak run sets `LEASEHOLD_CLI_LOCKS` to 100,000.
 #[test]
 fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
@@ -504,7 +503,7 @@ fn the_stock_demo_shows_holders_and_waiters_of_its_locks() {
 }
 
 #[test]
-fn a_lock_of_readers_is_ended_by_force() {
+fn force_releases_read_and_write_locks() {
     let server = Server::start();
     let run = |half: &str| server.begin(&["run", "-q", "--lease", "2s", half, "halves", "--", "sleep", "60"]);
     let mode = || server.ask(&["HGET", "halves", "mode"]);
@@ -548,7 +547,7 @@ fn control_characters_of_holders_are_escaped() {
 }
 
 #[test]
-fn a_late_grant_still_runs_the_command_under_max_hold() {
+fn a_delayed_grant_still_runs_a_command_with_max_hold() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);
@@ -581,7 +580,7 @@ fn an_unsupported_lock_kind_is_a_usage_error() {
 }
 
 #[test]
-fn a_missing_right_exits_with_77() {
+fn run_and_once_exit_77_if_a_right_is_missing() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "poor", "on", ">right", "~*", "&*", "+@all", "-eval", "-evalsha"]);
     let url = server.url().replace("redis://", "redis://poor:right@");

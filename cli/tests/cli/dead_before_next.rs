@@ -1,5 +1,6 @@
 //! A command and all its processes are dead before another client is granted the lock, whatever happens to
-//! the holder, and whatever group, session or parent the processes have.
+//! the supervisor (the process `leasehold run`, which holds the lock) and to the helper (its child, which
+//! starts the command), and whatever group, session or parent the processes have.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -9,7 +10,6 @@ use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, now, pause, signal, stamps};
 
-/// The number of rounds of each case. `LEASEHOLD_CLI_ROUNDS` sets more.
 fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }
@@ -198,7 +198,7 @@ fn command_dies_soon_after_its_locks_key_is_deleted() {
 
 /// The process list must not show `exe`, the file in /proc from which the helper is started.
 #[test]
-fn the_commands_parent_process_is_named_leasehold() {
+fn the_helper_process_is_named_leasehold() {
     let server = Server::start();
     let run = server.begin(&["run", "-q", "any", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();

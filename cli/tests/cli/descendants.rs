@@ -1,5 +1,5 @@
-//! The descendants of a command when the run is told to end, when its helper dies, or when the system hides
-//! processes or refuses calls.
+//! The descendants of a command when the run is told to end, when the *helper* (the process between the run
+//! and its command) dies, or when the system hides processes or refuses calls.
 
 use std::path::Path;
 use std::process::Command;
@@ -128,7 +128,6 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
     (run, working_on(file))
 }
 
-/// The process that writes to this file.
 fn working_on(file: &Path) -> u32 {
     let mark = file.to_str().unwrap().to_owned();
     let works = |pid: &u32| {
@@ -143,7 +142,7 @@ fn working_on(file: &Path) -> u32 {
 }
 
 #[test]
-fn descendants_end_when_the_commands_parent_is_killed() {
+fn descendants_end_when_the_helper_is_killed() {
     let server = Server::start();
     for child in DESCENDANTS {
         let file = server.path(&format!("helped-{child:?}"));
@@ -155,7 +154,7 @@ fn descendants_end_when_the_commands_parent_is_killed() {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_leaves_no_descendant() {
+fn a_terminated_run_leaves_no_descendant_of_its_command() {
     let server = Server::start();
     for child in DESCENDANTS {
         let file = server.path(&format!("asked-{child:?}"));
@@ -185,7 +184,7 @@ fn descendants_end_with_a_terminated_run_whose_command_ended_first() {
 }
 
 #[test]
-fn a_normal_command_end_spares_its_background_processes() {
+fn background_processes_outlive_a_command_that_ends_normally() {
     let server = Server::start();
     let file = server.path("left");
     let script = "setsid sleep 600 >/dev/null 2>&1 & echo $! > \"$0\"";
@@ -198,7 +197,7 @@ fn a_normal_command_end_spares_its_background_processes() {
 
 /// Some programs start others with SIGCHLD ignored, and then the system reports no child's end.
 #[test]
-fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
+fn a_run_with_sigchld_ignored_ends_with_its_command() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let run = |words: &[&str]| {

@@ -111,7 +111,7 @@ fn a_replica_is_a_fault() {
 }
 
 #[test]
-fn a_server_that_may_evict_locks_is_found() {
+fn doctor_finds_a_server_that_may_evict_locks() {
     let server = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let (code, findings) = doctor(&server.url(), &[]);
     assert_eq!(code, 1);
@@ -145,13 +145,13 @@ fn user(server: &Server, less: &[&str]) -> String {
 }
 
 #[test]
-fn a_missing_right_is_named() {
+fn doctor_names_a_missing_right() {
     rights_on(&Server::start());
 }
 
 /// Redis 6.2 has no ACL DRYRUN, so `doctor` tries each command, and must leave no key.
 #[test]
-fn a_missing_right_is_named_on_redis_6_2() {
+fn doctor_names_a_missing_right_on_redis_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
     let Some(program) = all.split(':').find_map(|one| one.strip_prefix("redis-6.2=")) else {
         crate::world::skipped("LEASEHOLD_SERVERS has no redis-6.2");

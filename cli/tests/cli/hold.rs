@@ -121,7 +121,7 @@ fn hold_in_any_command_substitution_keeps_the_lock_for_the_shell() {
 }
 
 #[test]
-fn hold_started_through_another_program_needs_a_pid() {
+fn hold_started_through_another_program_needs_the_pid_option() {
     let server = Server::start();
     let text = "hold=$(timeout 60 \"$LEASEHOLD\" hold job); echo $?; timeout 60 \"$LEASEHOLD\" hold --pid $$ job >\"$DIR/hold\" && \
                 leasehold run -q -n job -- true; echo $?";

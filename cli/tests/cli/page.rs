@@ -145,8 +145,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // The longest time without a reaction, and the number of new or moved rows, in 3 s and two lists at
-    // least.
+    // While 3 s pass and two lists are fetched: the page's longest busy time, and the number of added rows.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \

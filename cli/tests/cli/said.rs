@@ -43,7 +43,7 @@ fn a_run_prints_the_holder_and_how_long_it_waited() {
 }
 
 #[test]
-fn a_waiter_without_terminal_and_verbose_flag_prints_nothing() {
+fn a_waiter_without_a_terminal_prints_only_its_final_message() {
     let server = Server::start();
     let _holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
     let (code, said) = server.outcome(&["run", "-w", "1.5", "job", "--", "true"]);
@@ -69,7 +69,7 @@ const FIELDS: [&str; 10] =
     ["time", "event", "message", "name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
 
 #[test]
-fn all_json_lines_have_the_same_fields() {
+fn every_json_line_has_the_common_fields() {
     let server = Server::start();
     let mut events = Vec::new();
     let mut ask = |command: &mut Command| {

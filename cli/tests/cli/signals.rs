@@ -1,4 +1,4 @@
-//! Signals and stops while a run waits, and while its command runs.
+//! Signals and stops while a run waits or its command runs. The *helper* is the process between the two.
 
 use rustix::process::Signal;
 
@@ -159,7 +159,7 @@ fn a_command_that_stops_itself_in_a_container_goes_on() {
 }
 
 #[test]
-fn a_command_ends_when_its_parent_process_is_killed() {
+fn a_command_ends_when_its_helper_is_killed() {
     let server = Server::start();
     let mut run = server.begin(&["run", "helped", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();
@@ -173,7 +173,7 @@ fn a_command_ends_when_its_parent_process_is_killed() {
 
 /// The helper may be killed before it reports that the command runs.
 #[test]
-fn killing_the_commands_parent_at_any_moment_leaves_no_command() {
+fn killing_the_helper_at_any_moment_leaves_no_command() {
     let server = Server::start();
     for at in 0..40_u32 {
         // The command has a unique argument, by which the test finds it.
@@ -215,7 +215,7 @@ fn a_run_that_loses_its_lock_ends_although_its_helper_was_stopped() {
 }
 
 #[test]
-fn a_stopped_parent_of_the_command_is_resumed() {
+fn run_resumes_a_stopped_helper() {
     let server = Server::start();
     let file = server.path("ends");
     let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done; exit 5";

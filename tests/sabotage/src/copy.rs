@@ -10,7 +10,7 @@ use crate::Result;
 use crate::hooks::HOOKS;
 use crate::list::Mutation;
 
-/// The variable that names the mutation to switch on. Without it the copy behaves like the library.
+/// The copy's module `sabotage`. The environment variable `SABOTAGE` switches the mutation of that number on.
 const SWITCH: &str = r#"
 use std::sync::LazyLock;
 
@@ -38,7 +38,7 @@ fn note_reached() {
 
 "#;
 
-/// The switch for mutations of Lua scripts and SQL statements, which only the library contains.
+/// More of the module, for the library only: it switches mutations of Lua scripts and SQL statements.
 const TEXT_SWITCH: &str = r#"
 pub(crate) fn text(original: &str) -> String {
     match TEXTS.iter().find(|(number, file, ..)| *number == *ON && original.contains(file)) {

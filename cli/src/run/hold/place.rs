@@ -1,4 +1,4 @@
-//! The folder of a hold's socket, which only its user can enter. The handle contains the socket's path.
+//! The private folder of a `hold`'s socket. The handle that `hold` prints contains the socket's path.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,8 +29,7 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Notes `text`, and returns whether it was not noted before. Most systems remove the folder with the notes
-/// at boot.
+/// Whether this is the first call for `text`: leaves a note in the folder, which most systems remove at boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
