@@ -171,6 +171,7 @@ impl Variables<'_> {
     }
 
     /// The values of two variables, of which neither may stand alone.
+    #[cfg(feature = "tls")]
     fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
         match (self.text(one)?, self.text(other)?) {
             (Some(first), Some(second)) => Ok(Some((first, second))),

@@ -36,19 +36,24 @@ pub fn clippy(job: &Job<'_>) -> bool {
     good &= job.cargo(&format!("clippy --locked {LINTED} -- -D warnings"));
     job.say("-- all that is built for the tests, and the benchmarks");
     for what in [TESTS.to_owned(), format!("{TESTS} --benches")] {
-        let came = job.run(&compiled_by_clippy(&what).with("CARGO_TERM_COLOR", "never"));
-        // `-D warnings` would keep cargo from building the tests. So this searches the output, in which cargo
-        // repeats the warnings of crates that are already built.
-        good &= came.good && !came.output.lines().any(|line| line.starts_with("warning: "));
+        // `-D warnings` would keep cargo from building the tests.
+        good &= passes_without_warnings(job, compiled_by_clippy(&what));
     }
     good
+}
+
+/// Cargo's output has the warnings also of crates that are already built.
+fn passes_without_warnings(job: &Job<'_>, run: Run) -> bool {
+    let came = job.run(&run.with("CARGO_TERM_COLOR", "never"));
+    came.good && !came.output.lines().any(|line| line.starts_with("warning: "))
 }
 
 pub fn compile(job: &Job<'_>) -> bool {
     let mut good = true;
     for features in CHECKED {
         job.say(&format!("-- {features}"));
-        good &= job.cargo(&format!("check --locked --lib --no-default-features --features={features}"));
+        let check = format!("check --locked --lib --no-default-features --features={features}");
+        good &= passes_without_warnings(job, Run::cargo(&check));
     }
     job.say("-- with every mutation");
     good & crate::parts::sabotage(job, &["--check"])
