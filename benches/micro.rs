@@ -90,7 +90,8 @@ mod alone {
     }
 }
 
-/// Threads of one client; the time is that of one thread's cycle. Samples are long, so that the threads meet.
+/// Up to 32 threads of one client lock at once; the figure is the time of one thread's cycle. A sample has
+/// 1,000 cycles, so that the threads run at the same time.
 mod together {
     use super::*;
 

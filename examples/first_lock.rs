@@ -1,7 +1,7 @@
 //! The first lock: acquire it, work, release it.
 //!
 //! `cargo run --example first_lock` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
-//! Redis, and a second terminal running the same waits for the first.
+//! Redis, and the same program in a second terminal waits for the first.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::time::Duration;

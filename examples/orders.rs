@@ -41,8 +41,9 @@ const TABLES: [&str; 5] = [
 
 /// The token that was made with the form of the purchase.
 const TOKEN: &str = "form-7f3a";
-/// The worker's lease, which is not renewed; and a lease that is shorter than the pause.
+/// The worker's lease, which is not renewed.
 const LEASE: Duration = Duration::from_secs(20);
+/// A lease that ends during the pause.
 const SHORT_LEASE: Duration = Duration::from_millis(500);
 /// How long a worker waits for the other worker, which the lock may keep out.
 const MEETING: Duration = Duration::from_millis(1_500);
@@ -230,8 +231,8 @@ pub(crate) struct Tutorial {
     pub(crate) error: Option<String>,
 }
 
-/// With `look`, the workers search first, as tutorials show it; without, they only insert into a table whose
-/// order numbers are unique.
+/// Lets two workers insert one order at the isolation `level`. With `look` they search it first, as tutorials
+/// show it. Without `look` they insert into a table whose order numbers are unique.
 fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     let table = if look { "orders_tutorial" } else { "orders_unique" };
     let mut shop = Database::open(url);

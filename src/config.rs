@@ -73,7 +73,7 @@ macro_rules! client_options {
                 /// The allowed hosts and the state of host look-ups, shared by all connections of the client.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may write more than its locks, such as the format number.
+                /// Whether the client may store the number of its format; `directory` sets it.
                 notes: bool = true;
             }
             /// The servers of a Redlock, and the time-out of a request to one of them.
@@ -111,7 +111,7 @@ macro_rules! setters {
 }
 pub(crate) use setters;
 
-/// `Debug` with some fields: secrets, and parts that say nothing, are left out.
+/// Implements `Debug` with the named fields only, so that no secret is shown.
 macro_rules! debug_fields {
     ($type:ident, |$this:pat_param| $($field:ident: $value:expr),*) => {
         impl std::fmt::Debug for $type {

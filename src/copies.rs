@@ -43,8 +43,8 @@ pub(crate) struct Copies {
 }
 
 impl ReplicaRule {
-    /// The copies that each grant needs; `None`: no more than the server's own. `has_replicas`: the URL is of
-    /// a set-up that replaces a failed server by a replica.
+    /// The copies that each grant needs besides the one in the server's memory; `None`: no others.
+    /// `has_replicas`: Sentinels or a cluster replace a failed server by a replica.
     pub(crate) fn copies(
         self,
         durable: Option<Durable>,

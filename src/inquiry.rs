@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn hanging_look_ups_meet_deadlines_and_are_bounded_in_number() {
+    fn hanging_look_ups_are_few_and_delay_no_caller_past_its_deadline() {
         let (inquiry, _never, begun) = held();
         for _ in 0..3 {
             assert!(inquiry.answer("hangs", FRESH, soon(20)).is_none());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_look_up_answer_serves_until_a_newer_one() {
+    fn an_old_look_up_answer_is_used_until_a_newer_one_arrives() {
         let (inquiry, sender, begun) = held();
         sender.send(Ok(1)).unwrap();
         for _ in 0..3 {

@@ -99,7 +99,7 @@ fn late() -> Error {
     failed("the provider of credentials did not answer in time")
 }
 
-/// Options in a store's own form, which follows changes of the secrets.
+/// Options in a store's own form `T`, made anew when a secret has changed.
 ///
 /// The sources of the secrets are asked for each connection. After a refused login or handshake all sources
 /// are asked again, certificates too; if a secret has changed, the connection is tried again
@@ -108,7 +108,8 @@ pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// With a provider, which may distinguish servers, one value for each address; otherwise one for all.
+    /// With a provider one form for each server's address, since its answer may depend on the address;
+    /// otherwise a single form, under the empty address.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
     /// Refusals for which the sources had no newer secret, since the last successful connection.
     refusals: AtomicU32,
@@ -128,7 +129,8 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Also returns the options' form without a provider's credentials.
+    /// Also returns a form without the provider's credentials, for hosts and paths, which do not depend on
+    /// them.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_answer_serves_while_the_provider_fails_or_hangs() {
+    fn the_last_credentials_are_used_while_the_provider_fails_or_hangs() {
         let (sender, answers) = crossbeam_channel::unbounded::<std::result::Result<Credentials, &str>>();
         let credentials = provider(move |_: &str| answers.recv().unwrap_or(Err("over")));
         let options = ServerOptions { credentials: Some(credentials), ..ServerOptions::default() };

@@ -68,7 +68,7 @@ impl ServerList {
         }
     }
 
-    /// `write_limit`: the longest time that one write may block.
+    /// Connects to server number `at`. `write_limit`: the longest time that one write may block.
     pub(crate) fn connect(&self, at: usize, write_limit: Duration, deadline: Moment) -> io::Result<Wire> {
         let (host, port) = self.hosts.get(at).ok_or(io::ErrorKind::NotFound)?;
         Wire::connect(&self.names, (host, *port), self.tls.as_ref(), write_limit, deadline)

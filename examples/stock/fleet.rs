@@ -153,7 +153,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Runs one row: the same work, once for each trouble.
+    /// Runs one row: the same work, once for each fault.
     pub(crate) fn sell_out(
         args: &Args,
         url: &str,
@@ -328,7 +328,7 @@ impl<'a> Fleet<'a> {
         Ok(worker.child.kill()?)
     }
 
-    /// Stops a worker, and sends the message that lets it continue when it runs again.
+    /// Stops a worker, and sends the message that it waits for after SIGCONT.
     fn halt(&mut self, number: usize) -> Result<()> {
         let pid = self.pid(number)?;
         kill_process(pid, Signal::STOP)?;

@@ -30,7 +30,8 @@ pub(crate) enum Task {
     TakeAndDie,
 }
 
-/// The faults of one run of a row; the same for every row.
+/// The fault of one run. Each row has runs with the first three faults; with `--topology` leasehold's rows
+/// also have a run with `Server`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Trouble {
@@ -49,7 +50,7 @@ pub(crate) enum Trouble {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     Go,
-    /// Lets a stopped worker continue when it runs again.
+    /// Sent to a worker that SIGSTOP has stopped: it reads this after SIGCONT, and goes on.
     GoOn,
     /// The ring has changed.
     Ring(Nodes),

@@ -296,8 +296,8 @@ impl Server {
         Server::start_with(config, vec!["--sentinel"])
     }
 
-    /// Another process may take a port between the check and the start. Then the server ends at once, or
-    /// another server answers, and this tries other ports, with more time for each try.
+    /// Starts a server on free ports. If another process takes a port first, the server ends at once, or
+    /// another server answers. So up to three pairs of ports are tried, each with more time.
     fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
         for limit in [START_LIMIT / 4, START_LIMIT / 2] {
             if let Ok(server) = Server::try_start(config, &arguments, limit) {

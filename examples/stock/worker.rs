@@ -203,7 +203,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Called between the write and the release. In the run with slow moments it exceeds the lease once.
+    /// Called between the write and the release. In the run with slow moments, one call outlasts the lease.
     pub(crate) fn before_release(&mut self, sold: Option<i64>) -> Result<()> {
         if self.meets(Trouble::Slow, "release", sold == Some(self.floor.job.stock / 2))? {
             std::thread::sleep(SLOW);

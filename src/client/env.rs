@@ -140,7 +140,7 @@ struct Variables<'a> {
 }
 
 impl Variables<'_> {
-    /// The value of a variable, or of the file named in its place.
+    /// The value of a variable, or the content of the file that the variable with `_FILE` names.
     fn text(&self, name: &str) -> Result<Option<String>> {
         let value = self.value(name)?;
         if !SECRETS.contains(&name) {
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(server.connect_timeout, seconds(2));
     }
 
-    /// The tests of the command-line program use the other variables, with a server.
+    /// The tests of the command-line program cover the variables that this test leaves out.
     #[test]
     fn each_variable_sets_its_option() {
         let set = with(&[

@@ -54,7 +54,8 @@ pub struct ListedLock {
 pub struct ListCost {
     /// The number of requests sent.
     pub requests: u64,
-    /// The number of keys or rows that the store looked at, locks or not; on Redis those that match.
+    /// The number of keys or rows that the store read, locks or not. On Redis only keys whose names match the
+    /// pattern count.
     pub keys: u64,
 }
 

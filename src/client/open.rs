@@ -84,7 +84,7 @@ fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
-/// The kind of store, for messages. Refuses URLs without a scheme, and `durable()` for a store without it.
+/// The kind of store, for messages. Refuses URLs without a scheme, and `durable()` for a store that lacks it.
 pub(super) fn checked_kind(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
     let store = match servers {
         Servers::Redlock(_) => "redlock",

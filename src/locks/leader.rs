@@ -165,9 +165,9 @@ impl Leader {
 
     /// Gives up the leadership, if this candidate has it, and queues for it behind the waiting candidates.
     ///
-    /// In a store that keeps no order of waiters, the candidate first pauses for a quarter of a second
-    /// longer than the others' polls are apart: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on
-    /// Redis and PostgreSQL. A candidate without rivals leads again after that.
+    /// Except on etcd and ZooKeeper, which grant in order of arrival, the candidate first pauses until every
+    /// waiting candidate has polled: about 0.3 s on SQLite, MySQL and MariaDB, 1.5 s on Redis and
+    /// PostgreSQL. A candidate without rivals then leads again.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
             drop(self.orders.send(LeaderCommand::StepDown(term))); // fails only if the thread has ended

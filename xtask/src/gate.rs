@@ -257,9 +257,9 @@ impl Gate {
         self.summary(&plan::full().collect::<Vec<_>>())
     }
 
-    /// Runs lists of parts side by side, each in the given number of lanes, and prints each part's output as
-    /// a whole. The third value of a list is whether it yields the processors to the other lists. A lane whose
-    /// list is finished takes parts of the others, unless it yields to them.
+    /// Runs lists of parts side by side, and prints each part's output as a whole. A list has a number of
+    /// lanes, and a flag: whether it leaves the processors to the other lists. A lane whose list is finished
+    /// takes parts of the other lists, unless its list has the flag.
     fn lanes(&self, lists: &[(&[&str], usize, bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
         let told = &Mutex::new(());
         let work_of = &work_of;

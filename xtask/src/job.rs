@@ -73,7 +73,7 @@ impl Run {
         Run { has_no_limit: true, ..self }
     }
 
-    /// The output is only returned, not shown.
+    /// The same command, whose output is returned but not shown.
     pub fn silent(self) -> Run {
         Run { is_silent: true, ..self }
     }

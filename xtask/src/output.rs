@@ -1,6 +1,6 @@
 //! Parsers of other programs' output.
 
-/// Whether test programs ran at least one test, and none failed.
+/// Whether a test program ran at least one test, and passed. Failures of others are in the exit status.
 pub fn ran_a_test(output: &str) -> bool {
     output
         .lines()

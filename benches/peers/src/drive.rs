@@ -17,7 +17,7 @@ use crate::tally::{Outcome, Tally};
 
 /// A client of the measured lock.
 pub trait Peer: Sync {
-    /// Makes one thread's session, on that thread. A key is a position in `names`.
+    /// Makes the calling thread's session, whose keys are positions in `names`.
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>>;
 }
 
@@ -59,7 +59,7 @@ pub fn drive(load: &Load) -> Result<()> {
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,
-    /// The additional work in the critical section.
+    /// How long `enter` computes under the lock, besides its reads and writes.
     work: Duration,
 }
 

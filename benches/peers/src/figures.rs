@@ -225,8 +225,8 @@ impl Figures<'_> {
 }
 
 impl Figures<'_> {
-    /// The figures over a link with a round trip of `ms` milliseconds. A hand-over takes a message and a
-    /// request, so it cannot be faster than two round trips.
+    /// The figures over a link with a round trip of `ms` milliseconds. A hand-over takes two round trips at
+    /// least: the release with its message to the waiter, and the waiter's request.
     fn far(&mut self, ms: u32, has_others: bool) {
         let trip = f64::from(ms);
         for processes in [4.0, 12.0] {

@@ -27,7 +27,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(about = "The benchmark of leasehold and its peers; see ./bench")]
 enum Command {
-    /// Puts one peer under one load, as standard input says; see `load.rs`.
+    /// Puts one peer under one load; `load.rs` explains the flags and the protocol.
     Drive(load::Load),
     /// Puts contenders on one store under one load; see `stores`.
     Store(stores::child::One),

@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use crate::server::{Control, address};
 
-/// The benchmark's own requests.
+/// The benchmark's own requests, which are not counted.
 const OURS: &[&[u8]] = &[b"\"INFO\"", b"\"DBSIZE\"", b"\"CLIENT\" \"ID\"", b"\"CLIENT\" \"LIST\""];
-/// How many requests are kept with all their words.
+/// How many requests of a section are kept with their arguments.
 const KEPT: usize = 64;
 
 pub struct Monitor {
@@ -22,7 +22,7 @@ pub struct Monitor {
     reader: Option<JoinHandle<()>>,
 }
 
-/// The commands received between two marks.
+/// The requests that MONITOR showed before `mark`, an ECHO by which the benchmark ends the section.
 #[derive(Default)]
 struct Section {
     mark: String,
@@ -68,12 +68,12 @@ impl Monitor {
         Ok(Monitor { socket, sections, reader: Some(reader) })
     }
 
-    /// How many requests clients sent since the last call of this or of `take`.
+    /// How many requests clients sent since the last call of `count` or `take`.
     pub fn count(&mut self, control: &mut Control) -> Result<u64> {
         Ok(self.section(control)?.sent)
     }
 
-    /// The first requests that clients sent since the last call of this or of `count`, with their arguments.
+    /// The first requests that clients sent since the last call of `count` or `take`, with their arguments.
     pub fn take(&mut self, control: &mut Control) -> Result<Vec<Vec<Vec<u8>>>> {
         Ok(self.section(control)?.kept)
     }

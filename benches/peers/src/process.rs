@@ -63,7 +63,7 @@ impl Driver {
         }
     }
 
-    /// Waits for this line; false if it does not come in time.
+    /// Waits for the line `word`; `false` if no line comes in time, an error if another line comes.
     pub fn hear(&mut self, word: &str, deadline: Instant) -> Result<bool> {
         match self.line(deadline)? {
             Some(line) if line.trim() == word => Ok(true),
@@ -76,7 +76,7 @@ impl Driver {
         drop(self.child.kill());
     }
 
-    /// The driver's processor time so far; not a number except on Linux.
+    /// The driver's processor time so far; `NAN` except on Linux.
     pub fn cpu_s(&self) -> f64 {
         quiet::process(&self.child.id().to_string()).map_or(f64::NAN, |process| process.own / TICKS_PER_S)
     }

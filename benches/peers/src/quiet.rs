@@ -33,7 +33,7 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// Clock ticks so far.
+/// Clock ticks that the processors have spent since the machine started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     all: f64,
@@ -45,7 +45,7 @@ struct Ticks {
 
 /// Watches the machine during a run: created before the drivers start, and ended after they end.
 pub struct Watch<F> {
-    /// The clock ticks of the servers so far.
+    /// Reads the clock ticks that the servers have used so far.
     servers: F,
     before: Option<Ticks>,
 }

@@ -75,7 +75,7 @@ impl Report {
         self.find(workload, peer)?.metrics.get(metric).copied()
     }
 
-    /// The clients that admitted two holders at once, and where.
+    /// The peers that let two holders in at once, and under which workload.
     pub fn violations(&self) -> Vec<String> {
         self.those(|result| result.metrics.get("violations").is_some_and(|count| *count > 0.0))
     }

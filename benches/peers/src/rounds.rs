@@ -27,7 +27,7 @@ pub struct Options {
     /// The server to load; all its data is deleted.
     #[arg(long)]
     url: String,
-    /// How many rounds count.
+    /// How many rounds are measured, besides round 0.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long one run of a workload lasts.
@@ -97,7 +97,7 @@ pub struct Run {
     pub round: usize,
     pub metrics: Metrics,
     pub version: String,
-    /// The failures.
+    /// What failed during the run.
     pub note: Option<String>,
     /// `None` on systems that do not show the time of processors.
     pub disturbance: Option<Disturbance>,
@@ -114,7 +114,7 @@ struct Bench<'a> {
     options: &'a Options,
     settings: Settings,
     control: Control,
-    /// The server's process.
+    /// The server's process id.
     server: u32,
     counter: PathBuf,
     kept: Kept,

@@ -10,11 +10,11 @@ const STEP: f64 = 1.02;
 /// One thread's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Cycles within the time.
+    /// Cycles that ended within the measured time.
     pub cycles: u64,
-    /// Locks acquired since `go`, including those after the end of the time.
+    /// Locks acquired since `go`, including one after the measured time.
     pub acquired: u64,
-    /// Locks acquired since the start.
+    /// Locks acquired since the driver's start, including those of the warm-up.
     pub entered: u64,
     pub waits: Waits,
     pub events: Vec<[u64; 3]>,
@@ -76,11 +76,11 @@ impl Waits {
 pub struct Outcome {
     pub version: String,
     pub seconds: f64,
-    /// Cycles within the time, by thread.
+    /// Cycles that ended within the measured time, by thread.
     pub cycles: Vec<u64>,
     pub acquired: u64,
     pub entered: u64,
-    /// Updates of a number under the lock that were lost in this process.
+    /// Updates under the lock that were lost since two threads of this process held it at once.
     pub violations: u64,
     pub errors: u64,
     pub error: Option<String>,

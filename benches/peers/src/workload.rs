@@ -1,4 +1,4 @@
-//! The workloads, and the clients that run each.
+//! The workloads, and the peers that run each.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub struct Workload {
     pub cores: Option<Cores>,
 }
 
-/// The cores to which a thread and its server are pinned. Without pinning they are on one core or on two by
-/// chance, and the rate differs by a factor of up to six.
+/// The cores to which a driver and its server are pinned. Without pinning, chance decides whether they share
+/// a core, and the rate differs by a factor of up to six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
     /// Server and driver share one core.
@@ -31,7 +31,7 @@ pub enum Cores {
     Two,
 }
 
-/// The clients that can wait and release.
+/// The peers that can wait for a busy lock.
 const LOCKS: &[&str] = &[
     "leasehold",
     "leasehold-lock",
@@ -45,7 +45,7 @@ const LOCKS: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// All clients, and the limit (`raw`), which cannot wait.
+/// All peers, and the limit (`raw`), which cannot wait for a busy lock.
 const ALL: &[&str] = &[
     "raw",
     "leasehold",
@@ -61,16 +61,16 @@ const ALL: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// The clients in Rust, whose critical section can contain work.
+/// The peers in Rust, whose critical section can contain work.
 const RUST: &[&str] = &["leasehold", "leasehold-lock", "leasehold-keep", "rslock", "rlock"];
-/// The clients that are compared over a link.
+/// The peers that are compared over a slow link.
 const OVER_A_LINK: &[&str] =
     &["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "redsync", "rueidislock", "rslock"];
-/// The clients that renew many locks in batches.
+/// The peers that renew many locks in batches.
 const RENEWING: &[&str] = &["leasehold-lock", "redisson"];
-/// The clients that have read-write locks and semaphores.
+/// The peers that have read-write locks and semaphores.
 const SHARING: &[&str] = &["leasehold", "redisson"];
-/// The clients that support a thousand waiters.
+/// The peers that support a thousand waiters.
 const WAITING: &[&str] = &["leasehold-lock", "redisson", "redsync", "rueidislock"];
 
 const fn cycles(

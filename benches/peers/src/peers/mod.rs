@@ -1,4 +1,4 @@
-//! The peers that are Rust.
+//! The peers that are written in Rust.
 
 mod article;
 mod ours;

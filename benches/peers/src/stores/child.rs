@@ -79,7 +79,6 @@ impl Observer for Counting {
     }
 }
 
-/// Makes contenders on a store.
 struct Maker<'a> {
     one: &'a One,
     asked: Arc<Asked>,

@@ -26,7 +26,7 @@ pub struct Report<'a> {
     pub runs: &'a [Run],
 }
 
-/// A column: its title, the metric, and how many digits.
+/// A column: its title, the metric, and how many digits after the point.
 type Column = (&'static str, &'static str, usize);
 
 const CYCLES: &[Column] = &[
@@ -69,7 +69,7 @@ fn columns(kind: Kind) -> &'static [Column] {
     }
 }
 
-/// The columns of the page's table: title, workload, metric, digits.
+/// The columns of the page's table: title, workload, metric, digits after the point.
 const OVERVIEW: &[(&str, &str, &str, usize)] = &[
     ("1 contender, cycles/s", "one", "cycles_per_s", 0),
     ("64, cycles/s", "sixtyfour", "cycles_per_s", 0),
@@ -88,8 +88,8 @@ enum Limit {
     AtMost(f64),
 }
 
-/// A figure to reach: its name, the store, the workload, the metric, the limit in words, the limit, the
-/// digits.
+/// A figure to reach: its name, the store, the workload, the metric, the limit as text, the limit, and how
+/// many digits after the point.
 type Wanted = (&'static str, &'static str, &'static str, &'static str, &'static str, Limit, usize);
 
 const WANTED: &[Wanted] = &[
@@ -269,7 +269,7 @@ impl Report<'_> {
     }
 }
 
-/// A workload's charts: the file's last part, the title, the metric.
+/// A workload's charts: the end of the file's name, the title, the metric.
 fn charts(workload: &Workload) -> &'static [(&'static str, &'static str, &'static str)] {
     match workload.kind {
         Kind::Cycles | Kind::Guards => &[("cycles", "cycles/s", "cycles_per_s")],
