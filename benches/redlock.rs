@@ -1,7 +1,6 @@
 //! The cost of a lock on five servers beside a lock on one: `cargo bench --bench redlock`.
 //!
-//! Both run on this machine and alternate, so that other load on the machine affects both. The figure is the
-//! ratio.
+//! Both alternate on this machine, so that other load affects both. The figure is the ratio.
 
 #![allow(
     clippy::unwrap_used,

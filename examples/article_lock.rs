@@ -1,5 +1,5 @@
-//! A lock shared with a program that does `SET name token NX PX …`, as articles describe it and redis-py
-//! does: a token lock.
+//! A token lock, shared with a program that does `SET name token NX PX …`, as articles describe it and
+//! redis-py does.
 //!
 //! `cargo run --example article_lock` needs no server. With `REDIS_URL=redis://127.0.0.1:6379` the lock is in
 //! Redis: enter `SET example:article mine NX PX 5000` in redis-cli before you start this program.

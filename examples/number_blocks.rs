@@ -1,8 +1,7 @@
 //! Workers fetch blocks of invoice numbers from a shared counter: a spin lock, for very short work.
 //!
-//! A spin lock subscribes to nothing, so it needs neither a connection for wake-ups nor the right to
-//! subscribe. `cargo run --example number_blocks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379`
-//! the lock is in Redis.
+//! A spin lock needs neither a connection for wake-ups nor the right to subscribe. `cargo run --example
+//! number_blocks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::collections::BTreeSet;

@@ -265,8 +265,7 @@ pub(crate) struct Report {
     /// For each combination of guards: the result of a race, of a pause, and of a resend.
     pub(crate) rows: Vec<(&'static str, [Became; 3])>,
     pub(crate) swept: u64,
-    /// Search and insert at REPEATABLE READ and at READ COMMITTED; then, at the same levels, only an insert
-    /// into a table with a unique key.
+    /// With `look` at REPEATABLE READ and at READ COMMITTED, then without `look` at the same two levels.
     pub(crate) tutorials: Option<[Tutorial; 4]>,
 }
 

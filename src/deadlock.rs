@@ -22,8 +22,8 @@ use crate::inspect::{Location, own, span};
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether the whole cycle existed at one moment. `false` if the cycle may not be a deadlock, since a
-    /// thread outside it may release one of its locks, which an owned guard or `leasehold run` holds.
+    /// Whether only threads of the cycle can release its locks. If `false`, an owned guard or `leasehold run`
+    /// holds one of them, which a thread outside the cycle may release: the cycle may be no deadlock.
     pub is_certain: bool,
 }
 

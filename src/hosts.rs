@@ -93,8 +93,7 @@ pub(crate) struct Hosts {
     /// The hosts of the client's own URL, which servers may always name.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// For each name, the address that accepted last, which is tried first: otherwise a silent address would
-    /// delay each connection.
+    /// For each name, the address that accepted last. Trying it first avoids the delay of a silent address.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 

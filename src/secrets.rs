@@ -20,7 +20,7 @@ use crate::time::{Clock, Moment};
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Maximum number of tries of a connection while each answer is newer than the refused one.
+/// Maximum number of tries to connect, as long as there are newer secrets after each refusal.
 const MOST_TRIES: usize = 4;
 const MOST_KEPT: usize = 1024;
 
@@ -101,9 +101,8 @@ fn late() -> Error {
 
 /// Options in a store's own form `T`, made anew when a secret has changed.
 ///
-/// The sources of the secrets are asked for each connection. After a refused login or handshake all sources
-/// are asked again, certificates too; if a secret has changed, the connection is tried again
-/// ([`MOST_TRIES`]).
+/// The client asks the sources of the secrets for each connection, and after a refused login or handshake,
+/// for certificates too. If a secret has changed, the client tries again ([`MOST_TRIES`]).
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
@@ -129,8 +128,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Also returns a form without the provider's credentials, for hosts and paths, which do not depend on
-    /// them.
+    /// Also returns a form without the provider's credentials, for hosts and paths.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,

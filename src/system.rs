@@ -1,5 +1,5 @@
-//! What differs between operating systems, under the same names on Unix and Windows. Of the other modules
-//! only `fencing` depends on the system.
+//! What differs between operating systems, under the same names on Unix and Windows. Elsewhere only
+//! `fencing` depends on the system.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |

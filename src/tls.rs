@@ -161,8 +161,7 @@ fn refused_by_server(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// Explains a time-out: a server without TLS takes the handshake for a request, and waits for the request's
-/// end.
+/// Explains a time-out: a server without TLS takes the handshake for a request, and waits for its end.
 fn unanswered(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {

@@ -106,8 +106,7 @@ impl Wire {
 
     /// Writes what the socket takes now. `WouldBlock`: the socket takes nothing.
     ///
-    /// The socket must have a short write time-out, because the write blocks if the socket takes fewer bytes
-    /// than the system announced.
+    /// The socket needs a short write time-out: a write blocks if there is less room than the system said.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         if !on_socket!(self, socket => has_room(socket, Duration::ZERO), _ => true) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -229,8 +228,7 @@ impl<'a> Timed<'a> {
         Ok(())
     }
 
-    /// Sets the shortest read time-out, so that a read after the deadline returns only bytes that have
-    /// arrived.
+    /// Sets the shortest read time-out, so that a read after the deadline returns only what has arrived.
     fn hurry(&self) -> io::Result<()> {
         const HARDLY: Duration = Duration::from_millis(1);
         let is_armed = self.armed.replace(HARDLY) == HARDLY;

@@ -1,9 +1,8 @@
 //! Pieces and sales in Redis, through one connection per thread.
 //!
-//! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece,
-//! which removes the piece from the free ones. Therefore a late write sells at most one piece twice. The
-//! scripts that read and write also count: sellers that came in, writes after another seller came in, and
-//! pieces sold before.
+//! Every piece has a number. A seller reads the first free piece, decides, and writes its sale, which removes
+//! the piece from the free ones. Therefore a late write sells at most one piece twice. The scripts that read
+//! and write also count: sellers that came in, writes after another seller came in, and pieces sold before.
 
 use std::time::Duration;
 

@@ -8,8 +8,7 @@ use crate::Result;
 use crate::args::Row;
 use crate::topology::{Locks, Nodes};
 
-/// A worker's task, the first line that it reads. It is not on the command line, where other users could read
-/// the password in the URL.
+/// A worker's task, its first input line: on a command line other users could read the URL's password.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) task: Task,

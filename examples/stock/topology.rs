@@ -271,8 +271,7 @@ fn until_agreed(mut agreed: impl FnMut() -> Result<bool>) -> Result<()> {
 /// A Redis server that the demo starts, under a shell that ends the server when this process ends in any way.
 struct Server {
     port: u16,
-    /// The port on which members of a cluster talk to each other. Redis would add 10,000 to `port`,
-    /// which may exceed the highest port.
+    /// The port for messages within a cluster. Its default, `port` + 10,000, may exceed the highest port.
     bus: u16,
     folder: PathBuf,
     arguments: Vec<String>,

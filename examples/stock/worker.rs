@@ -236,8 +236,7 @@ impl Till<'_> {
         Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
-    /// Counts a release that reports a lost lock, as after a stop of the process or of the lock's server. Any
-    /// other failure is an error.
+    /// Counts a release that reports a lost lock, as after a stop. Any other failure is an error.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
             Err(e) if e.work_ran() => {

@@ -399,9 +399,8 @@ impl ClientBuilder {
     /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
     /// Defaults to 1 s; at least 10 ms; `Duration::MAX` never checks.
     ///
-    /// The client checks again after pauses of 1, 2, 4, 8 and 16 s, and then every 30 s. All checks of the
-    /// client together send at most 33 requests a second on average. A deadlock is reported as
-    /// [`Event::Deadlock`].
+    /// The client checks again after pauses of 1, 2, 4, 8 and 16 s, then every 30 s, with at most 33 requests
+    /// a second on average for all its threads. A deadlock is reported as [`Event::Deadlock`].
     pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self = options.detect_deadlocks_after: wait;
 
     /// Whether the client ends a wait of its own that is the youngest of a deadlock, with an error of kind

@@ -54,8 +54,7 @@ pub struct ListedLock {
 pub struct ListCost {
     /// The number of requests sent.
     pub requests: u64,
-    /// The number of keys or rows that the store read, locks or not. On Redis only keys whose names match the
-    /// pattern count.
+    /// The number of keys or rows read, locks or not; on Redis those whose names match the pattern.
     pub keys: u64,
 }
 

@@ -62,7 +62,7 @@ macro_rules! acquire_methods {
             #[doc = $attempt]
             ///
             /// # Errors
-            /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
+            /// As [`lock`](Self::lock), without a retry. Busy is `false`, never an error.
             pub fn try_lock(&self) -> Result<bool> {
                 let taken = self.enter("try_lock", &AcquireOptions::once())?;
                 Ok(taken.map(Self::leave_open).is_some())

@@ -61,7 +61,7 @@ impl Semaphore {
     /// Acquires `permits` permits if they are available now.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), at once.
+    /// As [`acquire`](Self::acquire), without a retry.
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
         self.take("try_acquire", permits, &AcquireOptions::once())
     }
@@ -166,7 +166,7 @@ impl ExpirableSemaphore {
     /// Acquires a permit if one is available now.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), at once.
+    /// As [`acquire`](Self::acquire), without a retry.
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         self.take("try_acquire", 1, &AcquireOptions::once())
     }

@@ -152,8 +152,7 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// Why the hold is lost, if it is. An expired lease is a loss. In a forked child each hold is lost,
-    /// because it is the parent's.
+    /// Why the hold is lost, if only by its time. In a forked child it is always lost: it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -426,7 +425,7 @@ macro_rules! contention {
             /// A long job can thus give way. For a read hold only writers count.
             ///
             /// The callback runs at most once a second while others wait, until the hold ends, on the
-            /// client's callback thread; a panic in it is caught. A hold may have several.
+            /// client's callback thread; a panic in it is caught. A hold may have several callbacks.
             ///
             /// # Errors
             /// As [`check`](Self::check), at once; and [`Unsupported`](ErrorKind::Unsupported) if this store

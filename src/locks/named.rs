@@ -94,8 +94,8 @@ impl RedisLock {
         &self.given
     }
 
-    /// Releases one level of the calling thread's hold; the last level releases the lock. Levels of a
-    /// [`Guard`] are released only if there are no others; such a guard is then
+    /// Releases one level of the calling thread's hold; the last level releases the lock. Levels without a
+    /// guard end first. If only guards' levels are left, the call ends one of them; its guard is then
     /// [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
@@ -107,8 +107,8 @@ impl RedisLock {
     /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client repeats the release until it
     ///   is answered or the lease is over.
     ///
-    /// No such error [`is_retryable`](Error::is_retryable), and every error from the end of a level says
-    /// [`work_ran`](Error::work_ran).
+    /// No error of this call [`is_retryable`](Error::is_retryable). If the thread had a level to end, the
+    /// error says [`work_ran`](Error::work_ran).
     ///
     /// # Guarantees
     /// `Ok` means that this call ended this thread's level. The call never ends another owner's hold, nor a
@@ -543,7 +543,7 @@ impl LockBuilder {
     /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
     /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). Therefore `unlock` does
     /// **not** promise that the lock is free: other clients find it held, by `try_lock` and
-    /// [`inspect`](crate::LockClient::inspect) too. If this client itself asks, it first releases the lock.
+    /// [`inspect`](crate::LockClient::inspect) too. Questions of this client release it first.
     ///
     /// A waiting client sends a message, the *recall*, or queues visibly (etcd, ZooKeeper); the lock is
     /// released at once, or at the end of the present use. After two recalls within 100 ms the client does

@@ -11,8 +11,7 @@ use crate::suites;
 /// Lints the library without its tests, because the tests' dependencies may turn on features that the library
 /// forgot to name. The build of the tests lints the library with all features.
 const LINTED: &str = "--lib --no-default-features";
-/// Feature combinations that only need to compile: each store alone, TLS, and the observing features. Part
-/// package compiles the program.
+/// Feature combinations that only need to compile: each store alone, TLS, and the observing features.
 const CHECKED: &[&str] =
     &["redis", "tls,tracing,metrics,tokio,serde", "etcd", "zookeeper", "postgres", "mysql", "sqlite"];
 const TESTS: &str = "test --locked --workspace --all-features --no-run";
@@ -131,9 +130,9 @@ fn absolute(path: &Path) -> String {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// Runs the library's threads under schedules that shuttle chooses. Built in a package of its own: the
+/// Runs the library's threads under schedules that shuttle chooses. In a package of its own, because the
 /// library uses other mutexes there, and the other tests' dependencies would take longer to build than the
-/// schedules to run.
+/// schedules run.
 pub fn model(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("model/package");
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();

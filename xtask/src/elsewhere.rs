@@ -37,14 +37,14 @@ pub fn on_musl(job: &Job<'_>, run: Run) -> Run {
     if can { checked_for(MUSL, run) } else { run }
 }
 
-/// The library with all features and the program, checked for Windows.
+/// Checks the library with all features, and the program, for Windows.
 pub fn targets(job: &Job<'_>) -> bool {
     !has(job, WINDOWS)
         || job.run(&checked_for(WINDOWS, Run::cargo(&format!("check {OURS} --lib --bins")))).good
 }
 
-/// The tests that need no Unix, as Windows programs under wine: the unit tests, the contracts on memory and
-/// on a local Redis, and the program. SQLite's file is too slow there for the contracts.
+/// Runs the tests that need no Unix as Windows programs under wine: the unit tests, the contracts on memory
+/// and on a local Redis, and the program. SQLite's file is too slow there for the contracts.
 pub fn windows(job: &Job<'_>) -> bool {
     let needs = [
         ("wine", path_of("wine").is_some(), "apt-get install wine wine64"),

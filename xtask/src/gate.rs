@@ -163,8 +163,7 @@ impl Gate {
         locked(&self.variables).get(name).cloned().or_else(|| std::env::var(name).ok())
     }
 
-    /// Finds servers and Python, and prints which are missing. Part `tools` decides whether that is a
-    /// failure.
+    /// Finds servers and Python, and prints which are missing; part `tools` decides whether to fail.
     pub fn prepare_servers(&self) {
         let log = File::create(self.logs.join("servers.log")).expect("target/check can be written");
         let job = Job::logged(self, log, true);
@@ -244,8 +243,7 @@ impl Gate {
         self.summary(parts)
     }
 
-    /// Builds while servers and tools are fetched, then runs all lanes side by side, and last the parts that
-    /// measure time.
+    /// Builds while tools are fetched, runs all lanes side by side, and last the parts that measure time.
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
         self.lanes(&[(plan::TOOLS, 1, false), (&["build"], 1, false)], work);

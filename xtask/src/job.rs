@@ -16,8 +16,7 @@ use crate::output::processor_seconds;
 
 /// How long a command that was asked to end may run on before it is killed.
 const GRACE: Duration = Duration::from_secs(30);
-/// Runs a command and writes its processor time to the file `$0`: the standard library does not report the
-/// time of a single child.
+/// Runs a command and writes its processor time to `$0`: the standard library does not report it.
 const METERED: &str = r#""$@"; status=$?; times >"$0"; exit $status"#;
 
 #[derive(Clone, Default)]
@@ -117,8 +116,7 @@ impl<'a> Job<'a> {
         Job { gate: self.gate, words, processor_seconds, variables: self.variables.clone(), ..*self }
     }
 
-    /// A job for the same part, for commands in parallel: their output is held until
-    /// [`release`](Job::release).
+    /// A job for the same part, for commands in parallel: holds their output until [`release`](Job::release).
     pub fn beside(&self) -> Job<'a> {
         Job { words: Arc::new(Mutex::new(Words::Held(String::new()))), ..self.also() }
     }

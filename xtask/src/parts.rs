@@ -111,7 +111,7 @@ pub fn contract(job: &Job<'_>) -> bool {
     })
 }
 
-/// All contracts on every store, and on each server of Redis.
+/// Runs all contracts on every store, and on each server of Redis.
 pub fn servers(job: &Job<'_>) -> bool {
     suites::run(job, "contract", &["--skip=::redis"])
         & suites::on_each_server(job, |job| contracts(job, &["::redis"], &[]))
@@ -129,7 +129,7 @@ pub fn unit_redis(job: &Job<'_>) -> bool {
     })
 }
 
-/// The files of docs/deploying, checked by systemd, Kubernetes' schemas, and a reader of Compose files.
+/// Checks the files of docs/deploying by systemd, Kubernetes' schemas, and a reader of Compose files.
 pub fn deploying(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/deploying.sh")).good
 }
@@ -139,7 +139,7 @@ pub fn under_systemd(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/under_systemd.sh").args([program])).good
 }
 
-/// The alerts of docs/operating over a fleet of all documented uses, in a real Prometheus.
+/// Tests the alerts of docs/operating in a real Prometheus, over a fleet with all documented uses.
 pub fn fleet(job: &Job<'_>) -> bool {
     let program = job.gate.target.join("debug/leasehold").display().to_string();
     job.run(&Run::new("scripts/fleet.sh").args([program]).without_limit()).good
@@ -163,7 +163,7 @@ pub fn versions(job: &Job<'_>) -> bool {
         && of_part(&job.also().with("LEASEHOLD_OLD_PROGRAM", program), "versions", &["--show-output"])
 }
 
-/// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
+/// Tests the program leasehold: its functions, and its processes on a server of their own.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])
 }
@@ -180,8 +180,7 @@ pub fn stores(job: &Job<'_>) -> bool {
         & on_mysql_itself(job, |mysql| contracts(mysql, &["::mysql"], &[OF_THE_CLIENT, OF_THE_ENGINE]))
 }
 
-/// Runs the gate's tests of MariaDB on MySQL, except those of TLS: this old build of MySQL shares no cipher
-/// with rustls.
+/// Runs the tests of MariaDB on MySQL, except those of TLS: this MySQL shares no cipher with rustls.
 pub fn mysql(job: &Job<'_>) -> bool {
     on_mysql_itself(job, |mysql| {
         suites::run(mysql, "contract", &["::mysql"])
@@ -225,7 +224,8 @@ fn is_tidy(job: &Job<'_>, manifest: &str, target: &str) -> bool {
         & job.cargo(&format!("clippy --locked {of_it} --all-targets -- -D warnings"))
 }
 
-/// The web servers of docs/using-from-async.md. Nothing else needs axum, actix-web and tokio.
+/// Tests the web servers of docs/using-from-async.md, a package by themselves: only they need axum and
+/// actix-web.
 pub fn web(job: &Job<'_>) -> bool {
     let (manifest, target) = ("examples/web/Cargo.toml", job.gate.target.join("web").display().to_string());
     let test = format!("test --locked --manifest-path {manifest} --target-dir {target} --test web");
@@ -243,7 +243,7 @@ pub fn bench(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test)) & job.run(&quick).good
 }
 
-/// The files of a release: built twice with the same bytes, packed, installed, used and removed.
+/// Builds the files of a release twice, with the same bytes; packs, installs, uses and removes them.
 pub fn release(job: &Job<'_>) -> bool {
     let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if !(is_root && cfg!(target_os = "linux") && path_of("apt-get").is_some() && path_of("go").is_some()) {
@@ -252,7 +252,7 @@ pub fn release(job: &Job<'_>) -> bool {
     job.run(&Run::new("./release").args(["tools", "build", "pack", "test", "again"])).good
 }
 
-/// The unit tests of engine and memory store, without the features that all other tests turn on.
+/// Runs the unit tests of engine and memory store without the features that all other tests turn on.
 pub fn unit_plain(job: &Job<'_>) -> bool {
     let threads = &job.gate.threads;
     let test = format!("test --locked --no-default-features --lib -- --test-threads={threads}");
@@ -266,8 +266,7 @@ pub fn proof(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(&job.also().with_limit(3600), Run::cargo(&test))
 }
 
-/// Breaks the library in one place after another, in a copy that is built once; for each, the named tests
-/// must fail.
+/// Breaks the library in one place after another, in a copy that is built once; the named tests must fail.
 pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
     let (manifest, target) =
         ("tests/sabotage/Cargo.toml", job.gate.target.join("sabotage/runner").display().to_string());
@@ -277,8 +276,8 @@ pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
     is_tidy(job, manifest, &target) & job.also().with_limit(7200).run(&run).good
 }
 
-/// Histories of locks of every kind on seven stores under faults, judged by our checker and by Porcupine
-/// (Go). One store at a time, for LEASEHOLD_HISTORY_SECONDS each. LEASEHOLD_BLESS writes the figures.
+/// Records histories of locks of every kind on seven stores under faults, which our checker and Porcupine
+/// (Go) judge. One store at a time, for LEASEHOLD_HISTORY_SECONDS each. LEASEHOLD_BLESS writes the figures.
 pub fn histories(job: &Job<'_>) -> bool {
     let judge = std::path::absolute(job.gate.logs.join("judge")).unwrap_or_default().display().to_string();
     let mut one_at_a_time = suites::one_at_a_time(job);

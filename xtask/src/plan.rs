@@ -35,8 +35,7 @@ pub const BUILD: &[&str] =
 /// the other. On a busy machine these tests show little, since their bounds grow with the load
 /// (`tests/README.md`); but none may need an idle machine to pass.
 pub const TIMED: &[&str] = &["timed"];
-/// Tests at a time in a program, and so in a lane, for each processor. A contract on Redis uses a twentieth
-/// of a processor.
+/// Tests at a time in a program, for each processor. A contract on Redis uses a twentieth of a processor.
 pub const TESTS_PER_PROCESSOR: usize = 3;
 /// The parts that need no server.
 pub const QUICK: &[&str] = &[

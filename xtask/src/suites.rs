@@ -112,8 +112,7 @@ fn programs_in(messages: &str) -> Vec<Program> {
     messages.lines().filter_map(program).collect()
 }
 
-/// Builds all test programs and examples of the library and the program leasehold once, with shared
-/// dependencies.
+/// Builds all test programs and examples of the library and the program once, with shared dependencies.
 pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
     let run = compiled_by_clippy("test --locked --workspace --all-features --no-run")
         .args(["--message-format=json-render-diagnostics"]);
@@ -182,8 +181,7 @@ fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str>
     modules
 }
 
-/// Runs a built test program: a name, "lib" for the library's unit tests, or "bin NAME" for a program's.
-/// Fails if no test ran.
+/// Runs a built test program: its name, "lib" or "bin NAME" for unit tests. Fails if no test ran.
 pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let programs = programs(job);
     let found = match name.split_once(' ') {

@@ -54,8 +54,7 @@ pub fn drive(load: &Load) -> Result<()> {
 
 /// The critical section: numbers that are read and then written, so that simultaneous holders lose updates.
 ///
-/// Within a process there is a number for each key, read and written by separate atomic accesses. Processes
-/// share a number in a file.
+/// Each key has a number, read and written by separate atomic accesses. Processes share a number in a file.
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,

@@ -1,5 +1,4 @@
-//! Whether the machine was quiet: the processor time that went neither to the benchmark nor to idling. Linux
-//! only.
+//! Whether the machine was quiet: how much time other processes or virtual machines took. Linux only.
 
 use std::fmt;
 

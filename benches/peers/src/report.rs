@@ -29,16 +29,14 @@ pub struct Report {
     pub runs: Vec<Run>,
 }
 
-/// One peer under one workload: the medians over the rounds, the longest wait, and the sums of losses and
-/// errors.
+/// One peer under one workload: medians over the rounds, the longest wait, the sums of losses and errors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub workload: String,
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// The ratio to the limit (`raw`) in the same round. If threads share a key, the limit is that of one
-    /// thread on two cores.
+    /// The ratio to `raw` in the same round; if threads share a key, to `raw` with one thread on two cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,

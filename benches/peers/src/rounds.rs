@@ -480,8 +480,7 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    /// Starts the waiting process beside the process that holds the lock. Also returns how many connections
-    /// the server had just before.
+    /// Starts the process that waits for the holder. Also returns the number of connections just before.
     fn beside(
         &mut self,
         holder: &mut Driver,

@@ -80,7 +80,7 @@ pub struct Outcome {
     pub cycles: Vec<u64>,
     pub acquired: u64,
     pub entered: u64,
-    /// Updates under the lock that were lost since two threads of this process held it at once.
+    /// Updates under the lock that were lost because two threads of this process held it at once.
     pub violations: u64,
     pub errors: u64,
     pub error: Option<String>,

@@ -205,8 +205,7 @@ impl Workload {
         Duration::from_millis(self.link_ms)
     }
 
-    /// How long a run lasts at least: long enough for each process to acquire the lock ten times, if a
-    /// hand-over takes two round trips.
+    /// How long a run lasts at least: ten acquires of each process, if a hand-over takes two round trips.
     pub fn least_seconds(&self) -> f64 {
         20.0 * self.link().as_secs_f64() * self.processes as f64
     }

@@ -1,5 +1,5 @@
-//! The limit for leasehold's rate: its requests for one lock and one unlock, sent repeatedly on bare sockets,
-//! one for each thread.
+//! The limit for leasehold's rate: each thread repeats leasehold's requests for one lock and unlock on a bare
+//! socket.
 //!
 //! The two requests are recorded by MONITOR while leasehold acquires and releases a lock on the same server.
 //! Therefore scripts and arguments are always the library's own.

@@ -23,8 +23,7 @@ pub enum Transactions {
 }
 
 impl Transactions {
-    /// Opens a pool of connections. `None`: this store has no locks that live in the caller's own
-    /// transaction.
+    /// Opens a pool; `None`: this store has no locks that live in the caller's own transaction.
     pub fn open(store: &str, url: &str) -> Result<Option<Transactions>> {
         let url = url.to_owned();
         Ok(Some(match store {
