@@ -350,7 +350,7 @@ impl LockClient {
     /// messages wake waiters.
     ///
     /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held. In a
-    /// cluster and in a ring the server of that name answers; on a Redlock a majority.
+    /// cluster and in a ring the server that keeps this name answers; on a Redlock a majority.
     ///
     /// # Blocking
     /// One round trip, at most one command time-out (default 3 s), and before it the connect time-out, if the

@@ -224,8 +224,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
-    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. The
-    /// client continues to renew a permit that it renews; a holder with an explicit lease is not notified.
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. The client
+    /// continues to renew a permit that it renews; nobody notifies a holder with an explicit lease.
     ///
     /// # Errors
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.

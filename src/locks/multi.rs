@@ -84,7 +84,7 @@ tuples_into_locks!(A B C D E F G H);
 /// # Blocking
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
 /// Redis server, in a cluster those in one slot (`{…}` in their names), are one script: one request acquires
-/// all, and one releases them. The locks before a busy lock are held during its wait, under one deadline.
+/// all, and one releases them. While the call waits for a busy lock, it holds those before it in the order.
 ///
 /// # Errors
 /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: the list is empty, or names one

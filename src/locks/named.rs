@@ -292,7 +292,8 @@ debug_fields!(RedisLock, |it| name: it.given, kind: it.kind);
 ///
 /// # Guarantees
 /// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each
-/// token is the larger of the counter's next value and the server's time in µs. Java sees a counter.
+/// token is the larger of the counter's next value and the server's time in µs. Redisson's
+/// clients increment the same counter.
 ///
 /// # Examples
 /// ```
@@ -379,8 +380,7 @@ impl From<&FencedLock> for RedisLock {
 ///   and may go first. On ZooKeeper all wait in order of arrival.
 /// - A re-entry never waits for a writer. A reader deadlocks if it waits for another thread that wants to
 ///   read, and a writer began to wait before that thread.
-/// - A reader with an explicit lease counts for that time, even where a Java reader's renewals would shorten
-///   everyone's lease.
+/// - A read hold with an explicit lease lasts that long, even where a Java reader's renewals would shorten it.
 ///
 /// # Examples
 /// ```
@@ -543,7 +543,7 @@ impl LockBuilder {
     /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
     /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). Therefore `unlock` does
     /// **not** promise that the lock is free: other clients find it held, by `try_lock` and
-    /// [`inspect`](crate::LockClient::inspect) too. Questions of this client release it first.
+    /// [`inspect`](crate::LockClient::inspect) too. Before this client itself asks, it releases the lock.
     ///
     /// A waiting client sends a message, the *recall*, or queues visibly (etcd, ZooKeeper); the lock is
     /// released at once, or at the end of the present use. After two recalls within 100 ms the client does

@@ -550,7 +550,7 @@ mod tests {
     use super::{Metrics, Run, WORKLOADS, grouped, median, summary};
 
     #[test]
-    fn a_peer_is_red_if_a_call_failed() {
+    fn a_failed_call_marks_its_peer_red_in_the_report() {
         let workload = WORKLOADS.first().unwrap();
         let is_red = |errors: f64| {
             let run = Run {
