@@ -20,7 +20,7 @@ use crate::inspect::{Location, own, span};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// The threads, each before the one that holds what it waits for.
+    /// The threads in order: each waits for a lock that the next one holds, the last for a lock of the first.
     pub steps: Vec<DeadlockStep>,
     /// Whether only threads of the cycle can release its locks. If `false`, an owned guard or `leasehold run`
     /// holds one of them, which a thread outside the cycle may release: the cycle may be no deadlock.

@@ -24,7 +24,6 @@ impl Refused {
         self.until.store(now.plus(lasts).nanos(), Ordering::Relaxed);
     }
 
-    /// Ends the refusal at once.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);

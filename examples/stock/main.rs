@@ -45,7 +45,6 @@ use clap::Parser;
 use fleet::Fleet;
 use report::Report;
 
-/// The error type of everything here.
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// The argument by which the program starts itself as a worker.

@@ -13,7 +13,6 @@ use crate::fleet::{Leftover, Outcome};
 use crate::shop::Counts;
 use crate::talk::Trouble;
 
-/// One row as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct JsonRow {
     lock: &'static str,

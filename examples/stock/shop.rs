@@ -53,7 +53,6 @@ pub(crate) struct Visit {
     pub(crate) piece: Option<i64>,
 }
 
-/// The shop's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Sellers who came in.

@@ -292,8 +292,7 @@ debug_fields!(RedisLock, |it| name: it.given, kind: it.kind);
 ///
 /// # Guarantees
 /// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each
-/// token is the larger of the counter's next value and the server's time in µs. Redisson's
-/// clients increment the same counter.
+/// token is the larger of the next value of Redisson's counter and the server's time in µs.
 ///
 /// # Examples
 /// ```
@@ -380,7 +379,7 @@ impl From<&FencedLock> for RedisLock {
 ///   and may go first. On ZooKeeper all wait in order of arrival.
 /// - A re-entry never waits for a writer. A reader deadlocks if it waits for another thread that wants to
 ///   read, and a writer began to wait before that thread.
-/// - A read hold with an explicit lease lasts that long, even where a Java reader's renewals would shorten it.
+/// - A read hold with an explicit lease lasts that long, even if a Java reader's renewals would shorten it.
 ///
 /// # Examples
 /// ```

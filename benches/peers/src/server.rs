@@ -16,7 +16,7 @@ pub struct Counters {
     /// Reads from sockets: several requests in one write are one read.
     pub reads: f64,
     pub cpu_s: f64,
-    /// Connections of the measured libraries.
+    /// Connections to the server, without the benchmark's own.
     pub clients: f64,
     pub calls: BTreeMap<String, f64>,
 }

@@ -44,7 +44,6 @@ pub struct One {
     pub contenders: usize,
     #[arg(long)]
     pub seconds: f64,
-    /// The lock's name.
     #[arg(long)]
     pub name: String,
 }
