@@ -44,7 +44,7 @@ pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     identified(config.dangerous().with_custom_certificate_verifier(Arc::new(lenient)), options)
 }
 
-/// Installs this crate's provider as the process's default, which some drivers use, unless there is one.
+/// Makes this crate's crypto provider the process's default, which drivers use, if there is no default yet.
 #[cfg(feature = "mysql")]
 pub(crate) fn provide() {
     if CryptoProvider::get_default().is_none() {

@@ -349,7 +349,7 @@ macro_rules! guard {
             }
 
             /// A channel for `select!` that gets the loss, and is disconnected when the hold is released. In
-            /// a forked child it has a loss.
+            /// a forked child the channel contains a loss.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
                 self.level.lost()

@@ -395,7 +395,7 @@ mod tests {
         says(&job.also().with_limit(60), &meet)
     }
 
-    /// The first two of these parts must run at the same time.
+    /// `unit` and `faults` must run at the same time, since each waits for the other.
     fn work_of(part: &str) -> plan::Work {
         match part {
             "unit" => |job| meets(job, "a", "b"),

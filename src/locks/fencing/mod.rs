@@ -81,9 +81,9 @@ fn is_identifier(text: &str) -> bool {
 /// Replaces a file's content unless a newer token wrote it: then returns `false`, with nothing changed.
 ///
 /// A second file, the register `<name>.fence`, keeps the highest token seen and is locked during the write. A
-/// third file, with a random name, takes the content and is renamed, so readers see the old content or the
-/// new, never a part. A process killed in between leaves the third file, `.leasehold-<32 digits>`, which may
-/// be deleted.
+/// third file, with a random name, takes the content and then replaces the file by a rename, so readers see
+/// the old content or the new, never a part. A process killed in between leaves the third file,
+/// `.leasehold-<32 digits>`, which may be deleted.
 ///
 /// The new file has the mode, owner and group of the old one, as does a new register. If this user may not
 /// set them, nothing is written. The new file lacks set-user-id and set-group-id bits, access control lists,
