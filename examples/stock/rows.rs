@@ -55,7 +55,7 @@ impl From<Option<i64>> for Sale {
     }
 }
 
-/// Fails because two sellers read the same free piece before either writes.
+/// No lock: two sellers can read the same free piece before either writes.
 struct NoLock;
 
 impl Seller for NoLock {
@@ -66,7 +66,7 @@ impl Seller for NoLock {
     }
 }
 
-/// Fails because each process has its own mutex.
+/// A mutex in each process, which does not exclude sellers of other processes.
 struct LocalMutex;
 
 impl Seller for LocalMutex {

@@ -286,7 +286,7 @@ const KEPT: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "
 const LAUNCHER: &str = "\"$@\" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait";
 
 impl Server {
-    /// A server with a file of its data, and with `more` arguments.
+    /// Starts a server that keeps its data in a file; `more` are further arguments.
     fn start(more: &[&str]) -> Result<Server> {
         Server::start_with("", [&KEPT, more].concat())
     }

@@ -384,8 +384,8 @@ impl ClientBuilder {
     /// Keeps locks without a table, by PostgreSQL's advisory locks or MySQL's `GET_LOCK`. Defaults to rows.
     ///
     /// Each hold has its own connection, and ends with it: see [session
-    /// locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks). Only
-    /// [`LockClient::get_lock`] works then, without tokens.
+    /// locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks). Then only
+    /// [`LockClient::get_lock`] works, and its grants have no fencing tokens.
     pub fn session_locks(mut self) -> Self = server.table.session_locks: true;
 
     /// Whether one of the clients that wait for a name polls often for all of them, on MySQL and MariaDB,

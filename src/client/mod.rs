@@ -327,8 +327,9 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. A release wakes
-    /// waiters that listen, unlike one of Java's spin lock. Spinning threads of a client queue locally.
+    /// For users without the right to subscribe, and for locks that are rarely waited for. A release notifies
+    /// waiters that do not spin; that of Java's spin lock does not. Spinning threads of a client queue
+    /// locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }

@@ -175,8 +175,8 @@ macro_rules! group_guard {
             }
 
             /// The fencing token of the group: the token of its first lock with one, larger than every
-            /// earlier group's. `None` if no lock has one, and in a forked child. Data that holders of a
-            /// single lock also write needs [`fencing_token_of`](Self::fencing_token_of) that lock.
+            /// earlier group's. `None` if no lock has one, and in a forked child. If holders of a single lock
+            /// write the data too, use that lock's token: [`fencing_token_of`](Self::fencing_token_of).
             #[must_use]
             pub fn fencing_token(&self) -> Option<FencingToken> {
                 self.group.0.iter().find_map(HeldLevel::fencing_token)

@@ -454,12 +454,13 @@ macro_rules! contention {
                 self.level.on_contended(callback)
             }
 
-            /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) reports. The first
-            /// call makes the hold listen for others, so the answer may be `false` for the time of a request.
-            /// The answer stays `true` for up to three seconds after other clients' last waiter has left.
+            /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) reports. On the
+            /// first call another thread sends a request to listen for them; until its answer comes, this
+            /// call may return `false`. The result stays `true` for up to three seconds after other clients'
+            /// last waiter has left.
             ///
             /// # Errors
-            /// As [`on_contended`](Self::on_contended). This thread sends no request.
+            /// As [`on_contended`](Self::on_contended).
             pub fn is_contended(&self) -> Result<bool> {
                 self.level.is_contended()
             }
