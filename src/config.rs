@@ -312,7 +312,7 @@ impl RedlockNode {
         RedlockNode { url: url.as_ref().to_owned(), map_names: None }
     }
 
-    /// Maps a lock's key to its key on this node, after the client's mapping. Defaults to the same key.
+    /// Maps a lock's key, as the client made it, to the key on this node. Defaults to the same key.
     pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> RedlockNode {
         self.map_names = Some(Arc::new(map));
         self

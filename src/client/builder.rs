@@ -69,7 +69,7 @@ impl ClientBuilder {
     }
 
     /// Holds each lock on a majority of these servers; see [`LockClient::redlock`]. All other options apply
-    /// to each of them, and take precedence over user, password and database of a node's URL.
+    /// to each server, and take precedence over user, password and database of a node's URL.
     pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         let nodes = nodes.into_iter().map(Into::into).collect();
         self.server.url_files.clear();
@@ -78,7 +78,7 @@ impl ClientBuilder {
     }
 
     /// Spreads names over the servers of a ring, in place of [`url`](Self::url). Other options apply to all
-    /// of them. See [`LockClient::ring`].
+    /// servers. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
         self.server.url_files.clear();
         self.ring = Some(ring);
@@ -392,7 +392,7 @@ impl ClientBuilder {
     /// which notify no waiter. Defaults to yes.
     ///
     /// The poller costs a connection and a thread in each client with waiters, and some 200 small requests a
-    /// second for each such name. Without it a waiter gets the lock up to 100 ms after its release. See the
+    /// second for each name with waiters. Without it a waiter gets the lock up to 100 ms late. See the
     /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#the-designated-poller-mysql-mariadb).
     pub fn designated_poller(mut self, is_on: bool) -> Self = server.table.designated_poller: is_on;
 

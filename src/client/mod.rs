@@ -579,7 +579,7 @@ impl LockClient {
     /// together. Without answers at most three command time-outs. A second call waits for the first.
     ///
     /// # Errors
-    /// A release failed, or a call did not end in that time; its lock ends with its lease. Another
+    /// A release failed, or a call did not end in time; its lock ends with its lease. Another
     /// `shutdown()` tries again what failed; connections stay open until one succeeds or the last clone is
     /// dropped. Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is done, if an
     /// observer calls it within a call of this client.

@@ -155,7 +155,7 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for the guard, not for the calling thread: the guard may be sent to another thread.")]
             ///
             /// # Blocking
-            /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, this call waits.
+            /// As [`lock`](Self::lock). Not reentrant: this call waits while an owned guard lives.
             ///
             /// # Errors
             /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the

@@ -300,7 +300,7 @@ impl Condition {
     }
 }
 
-/// Ends the loss channels of a released hold, after which the lock was not acquired again.
+/// Ends the loss channels of a hold that a wait released and could not acquire again.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);

@@ -359,7 +359,7 @@ macro_rules! guard {
             ///
             /// # Errors
             /// As [`RedisLock::unlock`](crate::RedisLock::unlock); one that [`is_lost`](Error::is_lost) if
-            /// the hold ended before, so that work under it may not have been protected. No such error
+            /// the hold ended before, so work under it may not have been protected. No error of this call
             /// [`is_retryable`](Error::is_retryable), so that no caller repeats the work because of it.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()

@@ -509,7 +509,7 @@ impl LockBuilder {
     /// gets `false` or `None`. Defaults to reentrant.
     ///
     /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
-    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter.
+    /// tasks of an async runtime or jobs of a pool: those on one thread are one owner, and would re-enter.
     pub fn non_reentrant(mut self) -> Self = config.non_reentrant: true;
 
     /// Ends a hold `limit` after its request: the client stops renewing the hold, and the holder is

@@ -1,4 +1,4 @@
-//! A job that one of many processes runs, however many timers fire.
+//! A job that one of many processes runs at each tick, although the timers of all fire.
 
 use std::sync::Arc;
 use std::time::Duration;

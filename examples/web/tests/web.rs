@@ -138,8 +138,8 @@ fn eventually(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The list in `clippy.toml` makes clippy find the mistake in these two functions: without the list clippy
-/// would report unfulfilled expectations.
+/// The list in `clippy.toml` makes clippy find the guards across an await in these two functions, as
+/// expected.
 #[expect(clippy::await_holding_invalid_type, reason = "found, as it should be")]
 async fn keeps_a_guard_across_an_await(lock: &RedisLock) -> leasehold::Result<()> {
     let guard = lock.acquire()?;

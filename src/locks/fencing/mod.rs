@@ -283,7 +283,7 @@ struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// A new file in the same folder, with the old one's mode and owner.
+    /// Creates a file in the folder of `path`, with the mode and owner of `old`.
     fn instead_of(old: Option<&Metadata>, path: &Path) -> io::Result<TemporaryFile> {
         // The name is unpredictable, so that no one can create the file first.
         let path = path.with_file_name(format!(".leasehold-{}", Uuid::new_v4().simple()));
