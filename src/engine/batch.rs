@@ -211,7 +211,7 @@ impl LevelRelease {
 }
 
 type Leaving = (LevelRelease, u32);
-/// A release, until when it is repeated, and its answer.
+/// A level's release, the number of levels left, until when to repeat the request, and the answer so far.
 type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 
 /// Sends one request for the group, or one for each lock. Returns a function that waits for the answers.

@@ -70,7 +70,7 @@ impl Announcer {
     }
 }
 
-/// This shared state does not keep the client alive: dropping the `Engine` ends the threads.
+/// What a client's callers and threads share. Threads with a `Core` go on until the `Engine` is dropped.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -149,8 +149,8 @@ impl Core {
         }
     }
 
-    /// Makes the watchdog write the client's entry, if that has changed or is due, and search for deadlocks.
-    /// The caller first changes the queue or the entry's time. Pairs with `Finder::round`.
+    /// Makes the watchdog write the client's entry, if it has changed or is due, and search for deadlocks. The
+    /// caller first changes the queue or the entry's time. Pairs with `Finder::round`.
     pub(crate) fn find_by(&self, moment: Moment) {
         if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
             self.watchdog.run_by(moment);

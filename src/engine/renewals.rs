@@ -19,7 +19,7 @@ pub(crate) const CHUNK: usize = 500;
 
 /// Shortest time limit for an answer. The limit is four times the last answer's time, if that is more.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
-/// Shortest time from the beginning of a failing try to the next one: less than five a second.
+/// Shortest time from the beginning of a failing try to the next one: fewer than five tries a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
 /// How many tries come at `LEAST_GAP`: most outages are short, and losses must be reported soon.
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_forget_one_slow_answer_after_quick_ones() {
+    fn quick_answers_shorten_the_renewals_time_limit_again() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.pace = TIMEOUT;

@@ -163,19 +163,20 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes some rows or keys of locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Describes what keeps the database from removing old row versions: transactions older than `age`, say.
+    /// Describes what, such as a transaction older than `age`, prevents the removal of old row versions.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the queue. Then later holds use the client's id without queue.
+    /// Whether the server does not let this client notify the queue. Then the owners of later holds have the
+    /// [id](crate::ident::ClientId::without_queue) that tells other clients so.
     fn is_refused(&self) -> bool {
         false
     }
 
     /// Removes the claim's client from the lock's queue, and passes on its reservation. The request arrives
-    /// before later ones of this client about the lock; the caller waits only if the store needs that.
+    /// before this client's later requests about the lock. Waits for the answer only if that order needs it.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends this client's subscription to releases of the lock, once no thread here listens. Does not wait.

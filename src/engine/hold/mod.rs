@@ -89,7 +89,7 @@ pub(crate) struct Hold {
     /// Whether `unlock` has ended a level that has a guard; see `has_ended`.
     has_spent_guard: AtomicBool,
     pub(super) listeners: Listeners,
-    /// Whether the hold learns of waiters. The store keeps a mark for it, so its release shares no request.
+    /// Whether the hold learns of waiters, by a mark in the store: see `engine/contended.rs`.
     pub(crate) hears: AtomicBool,
 }
 

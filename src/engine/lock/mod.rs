@@ -41,7 +41,7 @@ const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Makes the thread use another owner number. `false`: no thread has this one, so none can reuse it.
+    /// Makes the thread use another owner number. `false`: no living thread has this hold's number.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);
@@ -245,8 +245,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.held_here(now).map_or(Look::Free, Look::HeldHere)
     }
 
-    /// The waiter is about to sleep. `is_open`: the lock may be handed to it. `for_head`: it sleeps until it
-    /// is the head. `false`: something has changed since the waiter last checked, so it must not sleep.
+    /// The waiter is about to sleep; returns `false` if it must not, because something has changed since its
+    /// last check. `is_open`: the lock may be handed to it. `for_head`: it sleeps until it is the head.
     pub(crate) fn sleep(&mut self, id: TicketId, is_open: bool, for_head: bool) -> bool {
         let Some(ticket) = self.queue.get_mut(id) else { return false };
         if std::mem::take(&mut ticket.word) || for_head && ticket.is_head {

@@ -175,7 +175,7 @@ fn an_expired_cached_hold_is_not_used_again() {
 }
 
 #[test]
-fn only_a_threads_first_return_after_a_release_counts_for_caching() {
+fn only_a_releasers_next_acquire_changes_the_caching_score() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
@@ -258,7 +258,7 @@ fn a_cached_hold_is_released_when_its_time_slice_ends() {
 }
 
 #[test]
-fn a_thread_that_comes_back_late_is_marked_down_once_for_caching() {
+fn a_late_reacquire_lowers_the_caching_score_once() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));
