@@ -149,8 +149,8 @@ impl Core {
         }
     }
 
-    /// Makes the watchdog write the client's entry, if it has changed or is due, and search for deadlocks. The
-    /// caller first changes the queue or the entry's time. Pairs with `Finder::round`.
+    /// Makes the watchdog write the client's entry, if that is due or has changed, and search for deadlocks.
+    /// The caller first changes the queue or the entry's time. Pairs with `Finder::round`.
     pub(crate) fn find_by(&self, moment: Moment) {
         if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
             self.watchdog.run_by(moment);

@@ -241,7 +241,7 @@ struct Far {
     loses_handoff: AtomicBool,
 }
 
-/// The part that all clients of a server share: its subscriptions, each with its client's stream.
+/// What all clients of a server share: the subscriptions, each with the stream of events to its client.
 #[derive(Default)]
 struct Exchange {
     /// Whether answers to releases say if other clients listen.

@@ -47,8 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles what is due, checks connections, and returns when to continue: by `woken_for`, even if the hold
-    /// that asked for this moment has ended, so that the next short hold need not wake the timer.
+    /// Handles what is due, checks connections, and returns when to continue: by `woken_for`, even if the
+    /// hold that asked for this moment has ended, so that the next short hold need not wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());

@@ -87,7 +87,7 @@ pub(crate) fn named_each<T>(
 
 /// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the deadline. Afterwards, still reads an answer that came before it.
+    /// Waits for the answer until the deadline. A later call still reads an answer that came in time.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 

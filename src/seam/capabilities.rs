@@ -127,8 +127,8 @@ pub(crate) trait Majority: Send + Sync {
     /// answered, but a late request under such a number may still reach another server.
     fn first_unspent_number(&self) -> u64;
 
-    /// Notes that a hold ended while its renewal was under way. A renewal also restores the hold on servers
-    /// that lost it, perhaps after the release; so the store must remove it again.
+    /// Notes that a hold ended while its renewal was under way. The renewal may have restored the hold on a
+    /// server after the release, so the store must remove the hold again.
     fn ended_meanwhile(&self, claim: &Claim);
 
     /// How long a waiter that was granted the lock by too few servers must not ask again, even if messages

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn search_requests_are_rate_limited_regardless_of_waits() {
+    fn deadlock_search_requests_are_limited_however_many_threads_wait() {
         let (mut pace, begun) = (Pace::default(), Moment::from_nanos(0));
         let ids: Vec<u64> = (0..1_000).collect();
         pace.keep(&ids, begun);

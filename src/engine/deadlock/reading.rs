@@ -33,7 +33,7 @@ pub(super) struct Reading<'a> {
     /// By owner: the longest waiting thread of a process that works under this owner's hold.
     under: HashMap<Owner, Option<Thread>>,
     pub(super) requests: u64,
-    /// How many requests, and how many threads, may still be read for one wait.
+    /// Limits while one wait is followed: the total of `requests`, and how many more threads may be visited.
     most: (u64, usize),
     /// Whether something could not be read, so that cycles may have been missed.
     pub(super) has_gaps: bool,

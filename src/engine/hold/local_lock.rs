@@ -226,7 +226,7 @@ impl LocalLock {
     }
 }
 
-/// Takes out the items whose lock's mutex is free; if none is, one other; see [`free_first`].
+/// Takes out the items whose lock's mutex is free; if none is free, any one item. See [`free_first`].
 pub(crate) fn take_free<T>(items: &mut Vec<T>, lock_of: impl Fn(&T) -> &LocalLock) -> Vec<T> {
     let mut free: Vec<T> = items.extract_if(.., |item| !lock_of(item).is_locked()).collect();
     if free.is_empty() {
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_hold_leaves_the_others() {
+    fn removing_a_hold_keeps_the_locks_other_holds() {
         let local = local();
         let holds = [entered(&local), entered(&local)];
         local.state().take_out(holds[0].serial);

@@ -617,7 +617,7 @@ fn a_thread_stopped_with_a_locks_mutex_delays_no_other_renewal() {
 
 /// The client must wake its own waiters after a loss: no other client knows of it, and a message may be lost.
 #[test]
-fn a_renewals_loss_wakes_local_waiters() {
+fn a_loss_that_a_renewal_finds_wakes_local_waiters() {
     let (store, clock, engine, name) = standing(scripted());
     let mine = lock(&engine, &name);
     let place = mine.hold.local.join(false);

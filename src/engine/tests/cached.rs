@@ -194,7 +194,7 @@ fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
 }
 
 #[test]
-fn many_slow_releases_leave_no_hold() {
+fn many_cached_holds_are_released_even_if_releases_are_slow() {
     const HOLDS: usize = 4;
     let client = CachingClient::begin();
     let _values = client.cache_many(HOLDS);

@@ -193,7 +193,7 @@ fn only_a_releasers_next_acquire_changes_the_caching_score() {
 }
 
 #[test]
-fn waiting_threads_of_one_client_share_its_cached_time_equally() {
+fn waiting_threads_of_one_client_share_its_time_slice_equally() {
     let caches = |waiting, now| {
         let mut one = in_time_slice(32, 8);
         one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);

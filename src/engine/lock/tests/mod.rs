@@ -135,7 +135,7 @@ fn small() -> Vec<Setup> {
     ]
 }
 
-/// The worlds of the soak.
+/// The set-ups that only the soak explores.
 fn large() -> Vec<Setup> {
     let all_ask = Rules { all_ask: true, ..FAULTY_RULES };
     let slices = sliced(FAULTY_RULES, ticks(2));

@@ -181,7 +181,7 @@ fn a_sleeping_waiter_is_chosen_for_one_hand_off_only() {
 }
 
 #[test]
-fn the_last_waiter_that_leaves_ends_time_slice_and_queue_place() {
+fn time_slice_and_queue_place_end_with_the_last_waiter() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     lock.caching.begin(1, At { rules: &caching::RULES, ..at() });
