@@ -43,7 +43,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came
 }
 
-/// One request can cover the locks with the same key; `None`: the lock needs a request of its own.
+/// Locks with equal values can share a request; `None`: the lock needs a request of its own.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {

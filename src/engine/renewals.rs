@@ -17,7 +17,7 @@ use crate::time::Moment;
 /// Maximum number of renewals in a batch; a server answers them within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// Shortest time limit for an answer. The limit is four times the last answer's time, if that is more.
+/// Shortest time limit for an answer. After slow answers, the limit is four times their time.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Shortest time from the beginning of a failing try to the next one: fewer than five tries a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);

@@ -169,7 +169,7 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server does not let this client notify the queue. Then the owners of later holds have the
+    /// Whether this client has no right to notify the queue. Then the owners of later holds have the
     /// [id](crate::ident::ClientId::without_queue) that tells other clients so.
     fn is_refused(&self) -> bool {
         false

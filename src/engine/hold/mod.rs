@@ -248,7 +248,7 @@ impl Hold {
         is_free.then(|| levels.into_iter().map(|(is_own, lease, _)| (is_own, lease)).collect())
     }
 
-    /// Whether `unlock` has ended the level of a guard.
+    /// Whether `unlock` has ended this `level`, which has a guard.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
         let is_open = |state: &mut State| state.levels.get_mut(level).is_some();
         self.has_spent_guard.load(Ordering::Acquire) && !self.with(is_open)

@@ -41,7 +41,7 @@ pub(crate) enum Standing {
 /// A flag beside the phase: no thread uses the hold, because it is cached, or was when its end began.
 const UNUSED: u8 = 0x10;
 
-/// `LIVE` at first.
+/// A hold's phase, with the flag `UNUSED`. `LIVE` at first.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 

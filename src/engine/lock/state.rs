@@ -51,7 +51,7 @@ pub(crate) struct HoldState<H> {
     pub(crate) stage: Stage,
     pub(crate) until: Moment,
     pub(crate) levels: Levels,
-    /// When the hold was last renewed, although it asks for no renewals; see `needs_keepalive`.
+    /// When the request was sent that last granted or renewed the hold; see `needs_keepalive`.
     pub(crate) kept_alive_at: Moment,
     pub(crate) renewal_has_failed: bool,
     pub(crate) is_under_way: bool,

@@ -256,7 +256,7 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     place
 }
 
-/// A thread whose guard was dropped holds nothing, even if the release takes longer than its next wait. A
+/// A thread whose guard was dropped holds nothing, even if its next wait begins before the release ends. A
 /// waiter whose hold is entered does not wait any more, even if it is still in the queue.
 #[test]
 fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
