@@ -74,8 +74,8 @@ impl Due {
         self.items.extend(holds.into_iter().map(|hold| Item { hold, has_failed: false, report }));
     }
 
-    /// The renewal failed. Returns whether to report that: the first failure is reported, later ones less and
-    /// less often.
+    /// Puts back a renewal that failed. Returns whether to report the failure: the first one at once, later
+    /// ones less and less often.
     pub(crate) fn put_back(&mut self, batch: &mut Batch, mut item: Item, now: Moment) -> bool {
         batch.failed.insert(item.hold.home());
         let is_reported = now >= item.report.at;

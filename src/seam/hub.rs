@@ -94,7 +94,7 @@ impl<P: WakeupProtocol> Hub<P> {
     }
 
     /// As [`listen`](Self::listen), but a dropped subscription notifies `source`, which in turn calls the
-    /// hub's [`ChannelSource::left`]. The caller then calls [`wake`](Self::wake), without a mutex.
+    /// hub's [`ChannelSource::left`]. The caller calls [`wake`](Self::wake) afterwards, without a mutex.
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,

@@ -42,7 +42,7 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers requests, to carry out none twice. Clients repeat one for half of this time.
+/// How long a store recognizes repeated requests. Clients stop repeating after about half of this time.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// How long a waiter for a fair lock or condition keeps its place; it attempts again within 1.2 s.

@@ -43,7 +43,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// `sees_others`: the store may be asked. All its answers come by `deadline`.
+    /// `sees_others`: the store may be asked. All answers of the store come by `deadline`.
     pub(super) fn new(core: &'a Core, own: Stuck, sees_others: bool, deadline: Moment) -> Reading<'a> {
         let info = core.announcer.using((own.uses(), 0), core.clock.now());
         Reading {
@@ -208,7 +208,7 @@ fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     at.is_some_and(|at| at > 0)
 }
 
-/// Whether a hold of this mode prevents the grant to a waiter of this kind.
+/// Whether a hold of this mode (`None`: of no read-write lock) blocks a waiter of this kind.
 fn is_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
     match kind.family() {
         Family::Lock | Family::Token => mode.is_none(),

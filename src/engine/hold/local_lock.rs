@@ -55,7 +55,7 @@ pub(crate) struct Beside {
     pub(crate) recalls: Option<Subscription>,
     /// Whether the lock caches holds until a recall, so that the subscription stays between two holds.
     keeps_recalls: bool,
-    /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
+    /// Since when the queue's head has had only failures, and the last failure. All waiters share both.
     failure: Option<(Moment, Error)>,
     check_at: Option<Moment>,
 }

@@ -55,7 +55,7 @@ pub(crate) struct Waiting<'a> {
     /// When the waiter polls although this process has a hold.
     next_poll: Option<Moment>,
     parker: Option<Parker>,
-    /// Since when there have been only failures, and the last one.
+    /// Since when this waiter has had only failures, and the last failure.
     failure: Option<(Moment, Error)>,
     span: WaitSpan,
     attempts: u32,
