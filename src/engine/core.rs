@@ -414,7 +414,6 @@ impl Deref for StoreCell {
     }
 }
 
-/// Makes the store wake `timer` when a session of its holds has ended.
 pub(crate) fn attach(store: &OpenStore, timer: &ServiceWaker) {
     if let Some(sessions) = &store.capabilities.sessions {
         sessions.attach(timer.clone());

@@ -181,7 +181,7 @@ mod tests {
     use crate::stores::memory::MemoryStore;
     use crate::time::{Clock, Lease, ManualClock};
 
-    /// One renewal is due, and more than `AT_A_TIME` others are due 1 ms later, within `renewal_slack`.
+    /// A renewal is due, and more than `AT_A_TIME` others are due 1 ms later, within `renewal_slack`.
     #[test]
     fn renewals_due_soon_join_a_batch_of_limited_size() {
         let (clock, options) = (ManualClock::new(), Options::default());

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_counts_as_new_once_per_owner_number() {
+    fn a_waiter_is_new_to_the_deadlock_search_once_per_owner_number() {
         let mut waiter = LocalWaiter::default();
         let sleeper = |number| Sleeper {
             number,

@@ -22,7 +22,6 @@ use crate::time::Moment;
 pub(crate) struct Capabilities {
     /// Whether the store sends messages about other clients' releases. Without messages, waiters poll.
     pub(crate) wakes: bool,
-    /// Whether the store implements [`Store::expire_in`].
     pub(crate) can_expire_in: bool,
     /// Whether a busy attempt (of a fair lock, a condition) joins a queue of waiters in the store, in order
     /// of arrival. Repeated attempts keep the place. Each local waiter sends attempts of its own, and the

@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_old_channel_keeps_a_new_one_of_its_name_subscribed() {
+    fn ending_an_old_channel_keeps_its_namesake_subscribed() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

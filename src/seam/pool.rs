@@ -28,7 +28,7 @@ pub(crate) trait Connector: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rank {
     Request,
-    /// Renewals and clean-ups, which use one connection, one after the other.
+    /// Renewals and clean-ups, of which one at a time has a connection.
     Renewal,
 }
 

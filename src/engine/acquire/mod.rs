@@ -202,8 +202,8 @@ impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
     /// The request names the new count, so it can be repeated after an unknown outcome. A grant counts only
-    /// if the hold's old window is still open when the answer is read: otherwise the loss may have been
-    /// reported, and another owner may have held the lock meanwhile.
+    /// if the window that the hold had before is still open when the answer is read: otherwise the loss may
+    /// have been reported, and another owner may have held the lock meanwhile.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,

@@ -83,7 +83,6 @@ impl LocalLock {
         thread.retire(owner.number());
     }
 
-    /// Applies an event to the lock's machine.
     pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LockState, At<'static>) -> R) -> R {
         let mut state = self.state();
         let at = state.at(now);
@@ -440,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_subscription_ends_with_its_hold_unless_kept() {
+    fn a_recall_subscription_outlasts_its_hold_only_for_caching_locks() {
         for keeps_recalls in [false, true] {
             let local = local();
             let hold = entered(&local);

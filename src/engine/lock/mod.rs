@@ -84,7 +84,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(crate) beside: X,
 }
 
-/// Who gets the lock after the end of a level.
+/// Where the lock goes after the end of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Cached(CachedFor),

@@ -267,7 +267,7 @@ fn a_late_reacquire_lowers_the_caching_score_once() {
 }
 
 #[test]
-fn only_the_last_threads_hold_time_decides_about_caching() {
+fn a_hand_off_restarts_the_measured_hold_time_for_caching() {
     let mut one = in_time_slice(32, 8);
     one.lock.caching.pass_on(at(1000));
     assert!(is_cached(&mut one, 0, at(1010)));

@@ -165,7 +165,6 @@ fn large() -> Vec<Setup> {
     ]
 }
 
-/// Each mistake, and a world that shows it.
 fn mistakes() -> Vec<(Mistake, Setup)> {
     let cycles = Setup { cycles: 2, ..FAULTY };
     let two_threads = Setup { threads: &[2], ..FAULTY };
