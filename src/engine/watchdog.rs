@@ -28,8 +28,8 @@ use crate::time::Moment;
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has
-/// probably been replaced, and other owners may wait. Each pause doubles, up to a 30th of the lease or
-/// `RETRY_MOST`.
+/// probably been replaced, and other owners may wait. The pauses double, up to a 30th of the lease, at
+/// most `RETRY_MOST`.
 const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
