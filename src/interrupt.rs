@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker};
 
-/// Ends waits from another thread: each wait that has the token returns an error that
+/// A token by which another thread ends waits: each wait with this token returns an error that
 /// [`is_interrupted`](crate::Error::is_interrupted).
 ///
 /// A clone is the same token. A token stays interrupted: make a new one for later waits.

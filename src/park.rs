@@ -45,8 +45,8 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass. A service waits until others have moved a manual clock that far; any other thread moves
-/// the clock itself.
+/// Lets `span` pass. On a manual clock, a service waits until others have moved the clock that far, and any
+/// other thread moves it.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);

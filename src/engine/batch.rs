@@ -43,7 +43,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came
 }
 
-/// One request can cover the locks with the same key; `None`: the lock needs a request of its own.
+/// Locks with equal values can share a request; `None`: the lock needs a request of its own.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
@@ -211,7 +211,7 @@ impl LevelRelease {
 }
 
 type Leaving = (LevelRelease, u32);
-/// A release, until when it is repeated, and its answer.
+/// A level's release, the number of levels left, until when to repeat the request, and the answer so far.
 type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 
 /// Sends one request for the group, or one for each lock. Returns a function that waits for the answers.

@@ -70,7 +70,7 @@ impl Announcer {
     }
 }
 
-/// This shared state does not keep the client alive: dropping the `Engine` ends the threads.
+/// What a client's callers and threads share. Threads with a `Core` go on until the `Engine` is dropped.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Makes the watchdog write the client's entry, if that has changed or is due, and search for deadlocks.
+    /// Makes the watchdog write the client's entry, if that is due or has changed, and search for deadlocks.
     /// The caller first changes the queue or the entry's time. Pairs with `Finder::round`.
     pub(crate) fn find_by(&self, moment: Moment) {
         if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
@@ -414,7 +414,6 @@ impl Deref for StoreCell {
     }
 }
 
-/// Makes the store wake `timer` when a session of its holds has ended.
 pub(crate) fn attach(store: &OpenStore, timer: &ServiceWaker) {
     if let Some(sessions) = &store.capabilities.sessions {
         sessions.attach(timer.clone());

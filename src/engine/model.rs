@@ -74,7 +74,7 @@ impl Client {
         RedisLock::new(&self.engine, Kind::Mutex, NAME)
     }
 
-    /// The caller has the lock. Checks for a while that no other thread has it.
+    /// Checks for a while that no other thread has the caller's lock.
     fn work(&self) {
         self.work_for(3);
     }
@@ -139,7 +139,6 @@ fn local_waiters_get_the_lock_one_at_a_time() {
     });
 }
 
-/// Sleeps until `length` threads wait in the lock's queue.
 fn wait_for_queue(client: &Client, length: usize) {
     while client
         .engine
@@ -242,7 +241,7 @@ struct Far {
     loses_handoff: AtomicBool,
 }
 
-/// The part that all clients of a server share: its subscriptions, each with its client's stream.
+/// What all clients of a server share: the subscriptions, each with the stream of events to its client.
 #[derive(Default)]
 struct Exchange {
     /// Whether answers to releases say if other clients listen.
@@ -597,7 +596,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
 /// After a lost hand-off the old owner has the lock until a clean-up. Meanwhile no request may use its
 /// number: the clean-up would end that grant too.
 #[test]
-fn no_grant_uses_an_owner_number_that_is_being_freed() {
+fn no_grant_uses_an_owner_number_that_is_being_cleaned_up() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 0);

@@ -22,7 +22,7 @@ impl Repeat {
     }
 }
 
-/// A limit on the rate of requests: each spends some time, which a client without requests saves up.
+/// A limit on the rate of requests: each request spends some time, and time without requests is saved up.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     spent_until: Option<Moment>,

@@ -13,8 +13,8 @@ use crate::shrink::CrowdMap;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Mutexes are locked in this order: a local lock's, the timer table's, `remembered`. Only
-/// [`stuck`](Registry::stuck) locks two local locks at once.
+/// A client's local locks. Mutexes are locked in this order: a local lock's, the timer table's, `remembered`.
+/// Only [`stuck`](Registry::stuck) locks two local locks at once.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
@@ -51,7 +51,7 @@ impl Registry {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// Reads a copy, so that the mutex is free for threads that make lock values.
+    /// Yields from a copy of the table, so that its mutex is free for threads that make lock values.
     pub(super) fn all(&self) -> impl Iterator<Item = Arc<LocalLock>> + use<> {
         let all = self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect();
         free_first(all, |local: &Arc<LocalLock>| local)

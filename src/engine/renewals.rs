@@ -17,9 +17,9 @@ use crate::time::Moment;
 /// Maximum number of renewals in a batch; a server answers them within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// Shortest time limit for an answer. The limit is four times the last answer's time, if that is more.
+/// Shortest time limit for an answer. After slow answers, the limit is four times their time.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
-/// Shortest time from the beginning of a failing try to the next one: less than five a second.
+/// Shortest time from the beginning of a failing try to the next one: fewer than five tries a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
 /// How many tries come at `LEAST_GAP`: most outages are short, and losses must be reported soon.
@@ -74,8 +74,8 @@ impl Due {
         self.items.extend(holds.into_iter().map(|hold| Item { hold, has_failed: false, report }));
     }
 
-    /// The renewal failed. Returns whether to report that: the first failure is reported, later ones less and
-    /// less often.
+    /// Puts back a renewal that failed. Returns whether to report the failure: the first one at once, later
+    /// ones less and less often.
     pub(crate) fn put_back(&mut self, batch: &mut Batch, mut item: Item, now: Moment) -> bool {
         batch.failed.insert(item.hold.home());
         let is_reported = now >= item.report.at;
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_forget_one_slow_answer_after_quick_ones() {
+    fn quick_answers_shorten_the_renewals_time_limit_again() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.pace = TIMEOUT;

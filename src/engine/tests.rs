@@ -335,7 +335,7 @@ fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
 }
 
 #[test]
-fn an_unanswered_change_is_repeated_while_the_store_recognises_repeats() {
+fn an_unanswered_count_change_is_repeated_while_the_store_recognises_repeats() {
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -388,7 +388,7 @@ fn a_failed_release_is_repeated_until_the_lease_ends() {
 }
 
 #[test]
-fn a_failed_release_is_repeated_when_the_store_ignores_leases() {
+fn if_data_outlasts_its_lease_a_failed_release_is_repeated_until_answered() {
     let (store, clock, engine, name) = standing(Scripted { outlasts_leases: true, ..scripted() });
     store.releases.always(refused);
     let hour = Duration::from_secs(3600);
@@ -464,7 +464,7 @@ fn a_grant_during_a_shutdown_is_released() {
 }
 
 #[test]
-fn a_blocked_shutdown_fails_in_time() {
+fn a_shutdown_times_out_if_a_call_does_not_end() {
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
     let store = Arc::new(scripted());
     let engine = Running::start(options, Clock::System, Arc::clone(&store) as Arc<dyn Store>);

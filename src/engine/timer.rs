@@ -34,7 +34,7 @@ const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 /// Connections are checked for this long after the last hold, so that short holds rarely wake the timer.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// Shortest time between renewals after ended connections, because a server may end each new one.
+/// Shortest time between renewals after ended connections, because a server may end each new connection.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
@@ -47,8 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles everything that is due, checks connections, and returns when to continue. A check for which a
-    /// hold woke the timer (`woken_for`) stays planned after that hold's end, for the next hold.
+    /// Handles what is due, checks connections, and returns when to continue: by `woken_for`, even if the
+    /// hold that asked for this moment has ended, so that the next short hold need not wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());
@@ -181,7 +181,7 @@ mod tests {
     use crate::stores::memory::MemoryStore;
     use crate::time::{Clock, Lease, ManualClock};
 
-    /// All holds are due within the slack, as after a time in which the timer did not run.
+    /// A renewal is due, and more than `AT_A_TIME` others are due 1 ms later, within `renewal_slack`.
     #[test]
     fn renewals_due_soon_join_a_batch_of_limited_size() {
         let (clock, options) = (ManualClock::new(), Options::default());

@@ -94,8 +94,8 @@ pub(crate) struct PendingHandoff {
     pub(crate) releaser: Releaser,
 }
 
-/// Passes the outcome of a hand-off to the releaser, once. `StillHeld`: the waiter has the lock, which was
-/// free for other processes at no time.
+/// Passes the outcome of a hand-off to the releaser, once. `StillHeld`: the waiter got the lock, which was
+/// never free for other processes.
 pub(crate) struct Releaser {
     settle: Option<Box<dyn FnOnce(Answer<Release>) + Send>>,
     /// Whether the releaser waits for the outcome, and releases the lock itself after a refused hand-off.
@@ -128,8 +128,8 @@ impl Releaser {
 }
 
 impl Drop for Releaser {
-    /// A waiter that panicked did not handle the answer. If it was granted the lock, its lease will end; for
-    /// the releaser the outcome is unknown.
+    /// Makes the outcome unknown for the releaser if the waiter panicked before it read the answer. If the
+    /// waiter was granted the lock, the lease will end.
     fn drop(&mut self) {
         if self.settle.is_some() {
             self.settle(untold());
@@ -150,8 +150,8 @@ pub(crate) struct HandoffResult {
 }
 
 impl HandoffResult {
-    /// The result is for a thread that waits in [`wait`](Self::wait). If that thread has given up meanwhile,
-    /// it has treated the outcome as unknown.
+    /// Passes the outcome to the thread in [`wait`](Self::wait). If this thread has given up by then, it has
+    /// treated the outcome as unknown.
     pub(crate) fn releaser(&self) -> Releaser {
         let HandoffResult { outcome, waker } = self.clone();
         Releaser::new(true, move |ended| {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_counts_as_new_once_per_owner_number() {
+    fn a_waiter_is_new_to_the_deadlock_search_once_per_owner_number() {
         let mut waiter = LocalWaiter::default();
         let sleeper = |number| Sleeper {
             number,

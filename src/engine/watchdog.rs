@@ -23,13 +23,13 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// For this long a clean-up waits for its first request, even after its `until`: the clean-up of an expired
-/// hold begins when `until` has passed.
+/// A clean-up is kept for this long after its `from`, even if its `until` has passed: the clean-up of an
+/// expired hold begins at its `until`.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has
-/// probably been replaced, and other owners may wait. It doubles up to a 30th of the lease, at most
-/// `RETRY_MOST`.
+/// probably been replaced, and other owners may wait. The pauses double, up to a 30th of the lease, at
+/// most `RETRY_MOST`.
 const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 

@@ -41,8 +41,8 @@ macro_rules! parts {
 }
 
 parts! {
-    /// The channel of a lock's waiters. A colon follows, which is left out here: then the text also reserves
-    /// the channels of Redisson before 2.7.0, which go on with two underscores.
+    /// The channel of a lock's waiters. The colon after this text is left out, so that names that look like
+    /// channels of Redisson before 2.7.0 (two underscores instead of the colon) are refused too.
     LockChannel = Before("redisson_lock__channel"),
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.
@@ -69,7 +69,7 @@ parts! {
     /// The holders of a read-write lock to which waiters send recalls.
     RwHearers = Before("leasehold_rwlock_hearers:"),
     PermitsChannel = Before("redisson_sc:"),
-    /// The permits of an expirable semaphore that are taken.
+    /// The acquired permits of an expirable semaphore.
     PermitsOut = Behind(":timeout"),
     LatchChannel = Before("redisson_countdownlatch__channel__"),
     /// The record of a request that must take effect only once, however often it is sent.

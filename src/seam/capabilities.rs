@@ -22,7 +22,6 @@ use crate::time::Moment;
 pub(crate) struct Capabilities {
     /// Whether the store sends messages about other clients' releases. Without messages, waiters poll.
     pub(crate) wakes: bool,
-    /// Whether the store implements [`Store::expire_in`].
     pub(crate) can_expire_in: bool,
     /// Whether a busy attempt (of a fair lock, a condition) joins a queue of waiters in the store, in order
     /// of arrival. Repeated attempts keep the place. Each local waiter sends attempts of its own, and the
@@ -127,8 +126,8 @@ pub(crate) trait Majority: Send + Sync {
     /// answered, but a late request under such a number may still reach another server.
     fn first_unspent_number(&self) -> u64;
 
-    /// Notes that a hold ended while its renewal was under way. A renewal also restores the hold on servers
-    /// that lost it, perhaps after the release; so the store must remove it again.
+    /// Notes that a hold ended while its renewal was under way. The renewal may have restored the hold on a
+    /// server after the release, so the store must remove the hold again.
     fn ended_meanwhile(&self, claim: &Claim);
 
     /// How long a waiter that was granted the lock by too few servers must not ask again, even if messages
@@ -163,19 +162,20 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes some rows or keys of locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Describes what keeps the database from removing old row versions: transactions older than `age`, say.
+    /// Describes what, such as a transaction older than `age`, prevents the removal of old row versions.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the queue. Then later holds use the client's id without queue.
+    /// Whether this client has no right to notify the queue. Then the owners of later holds have the
+    /// [id](crate::ident::ClientId::without_queue) that tells other clients so.
     fn is_refused(&self) -> bool {
         false
     }
 
     /// Removes the claim's client from the lock's queue, and passes on its reservation. The request arrives
-    /// before later ones of this client about the lock; the caller waits only if the store needs that.
+    /// before this client's later requests about the lock. Waits for the answer only if that order needs it.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends this client's subscription to releases of the lock, once no thread here listens. Does not wait.

@@ -30,8 +30,8 @@ pub(crate) struct Claim {
     /// For read-write locks: waiting writers go before new readers. A writer with this option registers in
     /// the store that it waits; a reader with this option lets registered writers go first.
     pub(crate) writers_first: bool,
-    /// How long the caller has waited, for read-write locks and permits. `Duration::MAX` for a thread that
-    /// already reads, so that its further reads do not queue behind a writer.
+    /// How long the caller has waited; decides the place in the queue of read-write locks and permits.
+    /// `Duration::MAX` for a thread that already reads: its further reads do not queue behind a writer.
     pub(crate) waited: Duration,
     /// How many permits the owner wants.
     pub(crate) units: u32,
@@ -40,8 +40,8 @@ pub(crate) struct Claim {
     /// The hold count, for renewals: Redlock restores it on a server that lost the hold.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client caches the hold after its last level, until another client's waiter recalls it; on
-    /// stores that [can](super::capabilities::HoldCaching).
+    /// Whether the client caches the hold after its last level, until another client's waiter recalls it (see
+    /// [`HoldCaching`](super::capabilities::HoldCaching)).
     pub(crate) caches: bool,
     /// Whether the holder wants to learn of waiters, by their recalls. Its owner number is then not reused: a
     /// late request under the number could make waiters send recalls to a later hold.
@@ -79,7 +79,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep notes about this hold, so that its release shares no request.
+    /// Whether the store may have notes about this hold, whose release then shares no request with others.
     pub(crate) fn has_notes(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

@@ -94,7 +94,7 @@ impl<P: WakeupProtocol> Hub<P> {
     }
 
     /// As [`listen`](Self::listen), but a dropped subscription notifies `source`, which in turn calls the
-    /// hub's [`ChannelSource::left`]. The caller then calls [`wake`](Self::wake), without a mutex.
+    /// hub's [`ChannelSource::left`]. The caller calls [`wake`](Self::wake) afterwards, without a mutex.
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,
@@ -298,7 +298,7 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends channels without listeners: after `linger`, or at once if refused or not to linger.
+    /// Ends channels that had no listener for `linger`; at once those that are refused or do not linger.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_old_channel_keeps_a_new_one_of_its_name_subscribed() {
+    fn ending_an_old_channel_keeps_its_namesake_subscribed() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

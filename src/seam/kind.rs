@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Signal,
 }
 
-/// Makes the table of a kind's properties, the row of a plain lock, and a method for each property.
+/// Makes `Properties`, the value `LOCK` with those of a plain lock, and a method of `Kind` for each property.
 macro_rules! properties {
     ($($(#[$about:meta])* $name:ident: $type:ty = $of_a_lock:expr;)+) => {
         struct Properties {
@@ -46,7 +46,7 @@ macro_rules! properties {
 }
 
 properties! {
-    /// Locks of one name and one family are the same lock: a thread that holds one holds the other.
+    /// Locks of one family and name are one lock: who holds the plain lock holds the fenced and fair one.
     family: Family = Family::Lock;
     is_shared: bool = false;
     is_leased: bool = true;
@@ -179,7 +179,7 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// Says that the client has read a change's answer, so that the store may delete its record.
+    /// Says that the client has read the answer to a change, so that the store may forget the change.
     Forget,
 }
 

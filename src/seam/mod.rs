@@ -42,7 +42,7 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers requests, to carry out none twice. A client repeats one only within seconds.
+/// How long a store recognizes repeated requests. Clients stop repeating after about half of this time.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// How long a waiter for a fair lock or condition keeps its place; it attempts again within 1.2 s.
@@ -125,7 +125,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// store sends no such messages. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// The number of messages for such a waiter so far; `None` without a confirmed subscription.
+    /// The number of messages so far for a waiter with this claim; `None` without a confirmed subscription.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
     /// Reads answers for which no thread waits, and gives up those whose deadline has passed. Returns whether

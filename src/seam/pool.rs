@@ -28,7 +28,7 @@ pub(crate) trait Connector: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rank {
     Request,
-    /// Renewals and clean-ups, one after the other.
+    /// Renewals and clean-ups, of which one at a time has a connection.
     Renewal,
 }
 
@@ -166,7 +166,7 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// The connection that goes back when the place is dropped. `None` during a request: a panic closes it.
+    /// The connection that returns to the pool on drop. `None` during a request, so that a panic closes it.
     back: Option<C::Link>,
     /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,
@@ -274,7 +274,7 @@ mod tests {
         Pool::new(connector, 4, idle)
     }
 
-    /// If the whole time went into a new connection, none would be left to use the old one.
+    /// If connecting took all the time, no time would be left to use the old connection.
     #[test]
     fn a_connect_leaves_half_of_the_time_to_an_old_connection() {
         for (idle, leaves_time) in [(vec![7], true), (vec![], false)] {

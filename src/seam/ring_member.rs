@@ -33,7 +33,6 @@ pub(crate) enum Probe {
 }
 
 pub(crate) trait RingMember: Store {
-    /// Only asks for the mark.
     fn has_mark(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.set_mark(mark, mark, deadline)
     }

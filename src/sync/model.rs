@@ -515,7 +515,7 @@ pub(crate) mod channel {
     }
 }
 
-/// Number of schedules in each of the two ways below; the long test (`LEASEHOLD_SCHEDULES`) runs more.
+/// Number of schedules of each sort in [`check`]; the long test (`LEASEHOLD_SCHEDULES`) runs more.
 const SCHEDULES: usize = 300;
 
 /// Runs `body` under many schedules: random ones, and ones with few, well-placed switches (PCT).

@@ -50,8 +50,8 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether a time slice may cache this call's hold, and this call may reuse such a hold. Both need a hold
-    /// that the client renews, and a call that asks for nothing special, such as a token.
+    /// Whether a time slice may cache this call's hold, and the call may reuse a hold that a slice caches.
+    /// Not for an explicit lease, nor for a call with special wishes, such as a token or `max_hold`.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { no_time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = self.kind == Kind::Mutex && !fenced && max_hold.is_none() && backoff.is_none();
@@ -99,7 +99,7 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// Whether readers of a read-write lock let waiting writers go first.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires its lock after a wait for a condition. No search for deadlocks ends it.
+    /// Whether the call reacquires its lock after a wait for a condition. No deadlock search ends the call.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) no_time_slices: bool,

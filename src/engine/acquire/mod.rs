@@ -146,8 +146,8 @@ impl Engine {
         !has_other_half && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
-    /// Makes the store end this thread's write hold when the lease of the write hold is over. In the store
-    /// the thread's two holds may share one expiry, so renewals of the read hold would keep both.
+    /// Makes the watchdog end this thread's write hold in the store once that hold expires. The thread also
+    /// reads, and in the store both holds may share one expiry, which renewals of the read hold extend.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let writing = self.registry.of_thread(Kind::Write, call.name, thread.id());
         let Some(writing) = writing.filter(|writing| writing.is_first(|own| &mut own.is_read_beside)) else {
@@ -202,8 +202,8 @@ impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
     /// The request names the new count, so it can be repeated after an unknown outcome. A grant counts only
-    /// if the window before the request is still open when the answer is read: otherwise the loss may have
-    /// been reported, and another owner may have held the lock meanwhile.
+    /// if the window that the hold had before is still open when the answer is read: otherwise the loss may
+    /// have been reported, and another owner may have held the lock meanwhile.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,
@@ -250,7 +250,8 @@ impl Engine {
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // In a group's re-entry the outer level decides whether the hold is renewed.
+                // The client renews a `Kept` lease until all locks of a group are acquired. For a re-entry it
+                // need not: the level that the hold already has decides about renewals.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

@@ -28,7 +28,7 @@ pub(crate) struct Wait {
 pub(crate) struct Link {
     pub(crate) wait: Wait,
     pub(crate) holder: Owner,
-    /// Whether one thread only can release the lock. If any thread can, the cycle may be no deadlock.
+    /// Whether only one thread can release the lock. If any thread can, the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 

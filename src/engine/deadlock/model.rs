@@ -454,7 +454,7 @@ fn a_granted_wait_is_not_part_of_a_cycle() {
 }
 
 #[test]
-fn reading_clients_once_or_without_pause_reports_false_deadlocks() {
+fn one_reading_or_no_pause_would_report_false_deadlocks() {
     let one_reading = search_all(&[chain(3, 2, Fault::OneReading)], 3);
     assert!(one_reading.2.is_some(), "{} searches", one_reading.0);
     let at_once = search_all(&after(chain(2, 2, Fault::NoPause), 1), 2);

@@ -57,9 +57,8 @@ impl Pace {
         due.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// Plans the next search for this wait, after a search. If there is a new cycle to confirm, it comes
-    /// soon. If this client's entry names the wait, other clients can search for it too, and the pauses
-    /// double.
+    /// Plans the next search for a wait that was just searched: after `FIRST_PAUSE`. Without a new cycle to
+    /// confirm, the pauses double if this client's entry names the wait: then other clients search too.
     pub(super) fn searched(&mut self, id: u64, has_new_cycle: bool, is_named: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             due.rank = if has_new_cycle { Rank::Urgent } else { Rank::Again };
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn search_requests_are_rate_limited_regardless_of_waits() {
+    fn deadlock_search_requests_are_limited_however_many_threads_wait() {
         let (mut pace, begun) = (Pace::default(), Moment::from_nanos(0));
         let ids: Vec<u64> = (0..1_000).collect();
         pace.keep(&ids, begun);

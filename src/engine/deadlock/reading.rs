@@ -27,13 +27,13 @@ pub(super) struct Reading<'a> {
     deadline: Moment,
     /// This client's waits and holds.
     pub(super) own: Stuck,
-    /// By key, and whether the key is a read-write lock's.
+    /// By key, and whether the key is a read-write lock's. `None`: the lock could not be read.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     pub(super) clients: HashMap<ClientId, Option<ClientInfo>>,
     /// By owner: the longest waiting thread of a process that works under this owner's hold.
     under: HashMap<Owner, Option<Thread>>,
     pub(super) requests: u64,
-    /// How many requests, and how many threads, may still be read for one wait.
+    /// Limits while one wait is followed: the total of `requests`, and how many more threads may be visited.
     most: (u64, usize),
     /// Whether something could not be read, so that cycles may have been missed.
     pub(super) has_gaps: bool,
@@ -43,7 +43,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// `sees_others`: the store may be asked. All its answers come by `deadline`.
+    /// `sees_others`: the store may be asked. All answers of the store come by `deadline`.
     pub(super) fn new(core: &'a Core, own: Stuck, sees_others: bool, deadline: Moment) -> Reading<'a> {
         let info = core.announcer.using((own.uses(), 0), core.clock.now());
         Reading {
@@ -208,7 +208,7 @@ fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     at.is_some_and(|at| at > 0)
 }
 
-/// Whether a hold of this mode prevents the grant to a waiter of this kind.
+/// Whether a hold of this mode (`None`: of no read-write lock) blocks a waiter of this kind.
 fn is_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
     match kind.family() {
         Family::Lock | Family::Token => mode.is_none(),
@@ -224,7 +224,7 @@ pub(super) fn kind_of(label: &str) -> Option<Kind> {
     kinds.into_iter().find(|kind| kind.label() == label)
 }
 
-/// A published wait of another client's entry; `None`: a hold, or a wait that is not published.
+/// The wait that `one` of a client's entry publishes; `None`: `one` is a hold, or an unpublished wait.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
     let record = one.published.clone().filter(|_| one.is_waiting)?;
     let (thread, kind) = (Thread { client, id: one.by? }, kind_of(&record.kind)?);

@@ -55,7 +55,7 @@ pub(crate) struct Beside {
     pub(crate) recalls: Option<Subscription>,
     /// Whether the lock caches holds until a recall, so that the subscription stays between two holds.
     keeps_recalls: bool,
-    /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
+    /// Since when the queue's head has had only failures, and the last failure. All waiters share both.
     failure: Option<(Moment, Error)>,
     check_at: Option<Moment>,
 }
@@ -83,7 +83,6 @@ impl LocalLock {
         thread.retire(owner.number());
     }
 
-    /// Applies an event to the lock's machine.
     pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LockState, At<'static>) -> R) -> R {
         let mut state = self.state();
         let at = state.at(now);
@@ -226,7 +225,7 @@ impl LocalLock {
     }
 }
 
-/// Takes out the items whose lock's mutex is free; if none is, one other; see [`free_first`].
+/// Takes out the items whose lock's mutex is free; if none is free, any one item. See [`free_first`].
 pub(crate) fn take_free<T>(items: &mut Vec<T>, lock_of: impl Fn(&T) -> &LocalLock) -> Vec<T> {
     let mut free: Vec<T> = items.extract_if(.., |item| !lock_of(item).is_locked()).collect();
     if free.is_empty() {
@@ -440,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_subscription_ends_with_its_hold_unless_kept() {
+    fn a_recall_subscription_outlasts_its_hold_only_for_caching_locks() {
         for keeps_recalls in [false, true] {
             let local = local();
             let hold = entered(&local);
@@ -476,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_hold_leaves_the_others() {
+    fn removing_a_hold_keeps_the_locks_other_holds() {
         let local = local();
         let holds = [entered(&local), entered(&local)];
         local.state().take_out(holds[0].serial);

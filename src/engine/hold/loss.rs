@@ -58,8 +58,8 @@ impl Hold {
         }
     }
 
-    /// Runs the callbacks one by one, so that a panic stops no other. Does nothing while an earlier run
-    /// lasts.
+    /// Runs each `on_contended` callback by itself, so that a panic stops no other. Does nothing while an
+    /// earlier run lasts.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
         let contended = |listener: &Listener| match listener {
             Listener::OnContended(callback) => Some(Arc::clone(callback)),

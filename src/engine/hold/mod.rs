@@ -89,7 +89,7 @@ pub(crate) struct Hold {
     /// Whether `unlock` has ended a level that has a guard; see `has_ended`.
     has_spent_guard: AtomicBool,
     pub(super) listeners: Listeners,
-    /// Whether the hold learns of waiters. The store keeps a mark for it, so its release shares no request.
+    /// Whether the hold learns of waiters, by a mark in the store: see `engine/contended.rs`.
     pub(crate) hears: AtomicBool,
 }
 
@@ -248,7 +248,7 @@ impl Hold {
         is_free.then(|| levels.into_iter().map(|(is_own, lease, _)| (is_own, lease)).collect())
     }
 
-    /// Whether `unlock` has ended the level of a guard.
+    /// Whether `unlock` has ended this `level`, which has a guard.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
         let is_open = |state: &mut State| state.levels.get_mut(level).is_some();
         self.has_spent_guard.load(Ordering::Acquire) && !self.with(is_open)

@@ -41,7 +41,7 @@ pub(crate) enum Standing {
 /// A flag beside the phase: no thread uses the hold, because it is cached, or was when its end began.
 const UNUSED: u8 = 0x10;
 
-/// `LIVE` at first.
+/// A hold's phase, with the flag `UNUSED`. `LIVE` at first.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 
@@ -109,8 +109,8 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// The hold has ended, by `loss` or by a release. Callbacks may own the client, and are dropped on the
-    /// callback thread, because dropping a client waits.
+    /// Notifies the listener that the hold has ended, by `loss` or a release. Callbacks are dropped on the
+    /// callback thread, because they may own the client, and dropping a client waits.
     pub(super) fn end(self, loss: Option<&Loss>, reporter: &Reporter) {
         match (self, loss.cloned()) {
             (Listener::Channel(_), None) => {}

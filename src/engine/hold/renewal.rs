@@ -64,7 +64,7 @@ impl State {
         if self.hold.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
 
-    /// How long ago the renewal of a renewed hold was due.
+    /// How long ago the hold's renewal was due; zero if the client does not renew the hold.
     pub(crate) fn overdue(&self, now: Moment) -> Duration {
         if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO }
     }

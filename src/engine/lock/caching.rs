@@ -45,7 +45,7 @@ pub(crate) const RULES: Rules = Rules {
 };
 /// Total of the time slices of all clients in the wait queue.
 const SLICES: Duration = Duration::from_millis(64);
-/// Holds that lasted longer are not cached, because a request costs little beside them.
+/// A time slice caches no hold that lasted longer, because a request costs little beside such a hold.
 const SHORT: Duration = Duration::from_micros(500);
 /// A thread that asks again within this time comes back "at once".
 pub(super) const AT_ONCE: Duration = Duration::from_micros(200);
@@ -55,9 +55,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A longer pause within a time slice means that the operating system did not run the thread.
 const STALL: Duration = Duration::from_micros(600);
 
-/// The score of a lock rises by one, up to `MOST`, when a thread comes back at once, and falls by `LATE`,
-/// down to `LEAST`, when not. Holds are cached from score one on. The score starts at zero, so that one
-/// return is enough: among hundreds of clients each has few grants a second.
+/// The score of a lock rises by one, up to `MOST`, when a thread reacquires at once, and falls by `LATE`,
+/// down to `LEAST`, when not. Time slices cache holds from score one on. The score starts at zero, so one
+/// quick reacquire is enough: among hundreds of clients each has few grants a second.
 pub(super) const LEAST: i8 = -2;
 pub(super) const MOST: i8 = 6;
 pub(super) const LATE: i8 = 4;

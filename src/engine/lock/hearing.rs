@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_asks_the_store_to_report_waiters_once_subscribed() {
+    fn the_first_contention_check_waits_until_recalls_can_be_received() {
         let mut world = World::new();
         assert_eq!(world.due_in(), EVERY, "without an answer, the recall comes with the first check");
         world.recalls = Some(7);

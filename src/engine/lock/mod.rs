@@ -41,7 +41,7 @@ const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Makes the thread use another owner number. `false`: no thread has this one, so none can reuse it.
+    /// Makes the thread use another owner number. `false`: no living thread has this hold's number.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);
@@ -84,7 +84,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(crate) beside: X,
 }
 
-/// The new owner of the lock after the end of a level.
+/// Where the lock goes after the end of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Cached(CachedFor),
@@ -245,8 +245,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.held_here(now).map_or(Look::Free, Look::HeldHere)
     }
 
-    /// The waiter is about to sleep. `is_open`: the lock may be handed to it. `for_head`: it sleeps until it
-    /// is the head. `false`: something has changed since the waiter last checked, so it must not sleep.
+    /// The waiter is about to sleep; returns `false` if it must not, because something has changed since its
+    /// last check. `is_open`: the lock may be handed to it. `for_head`: it sleeps until it is the head.
     pub(crate) fn sleep(&mut self, id: TicketId, is_open: bool, for_head: bool) -> bool {
         let Some(ticket) = self.queue.get_mut(id) else { return false };
         if std::mem::take(&mut ticket.word) || for_head && ticket.is_head {
@@ -270,7 +270,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// Whether the client has a place in the store's queue that this waiter, as the last one here, must give
-    /// up. The waiter sends that request before it leaves the local queue, so that later requests follow.
+    /// up. The waiter does so before it leaves the local queue, so that the next attempt comes later.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
         self.queue.tickets.len() == 1 && std::mem::take(&mut self.queued)
     }

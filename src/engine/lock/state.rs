@@ -1,7 +1,7 @@
 //! The parts of a lock's state: the holds, the local queue, and the retired owner numbers.
 //!
-//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own, so that other waiters do
-//! not wait for a head that sleeps for its back-off. A hand-off goes to the first waiter of either sort.
+//! Waiters that [spin](crate::LockClient::get_spin_lock), or want several permits, have a head of their own:
+//! others must not wait for a head's back-off or permits. A hand-off goes to the first waiter of either sort.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(crate) struct HoldState<H> {
     pub(crate) stage: Stage,
     pub(crate) until: Moment,
     pub(crate) levels: Levels,
-    /// When the hold was last renewed, although it asks for no renewals; see `needs_keepalive`.
+    /// When the request was sent that last granted or renewed the hold; see `needs_keepalive`.
     pub(crate) kept_alive_at: Moment,
     pub(crate) renewal_has_failed: bool,
     pub(crate) is_under_way: bool,
@@ -151,8 +151,7 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Notes that a renewal is about to be sent: from now on a release retires the number. `false`: send
-    /// none.
+    /// Notes that a renewal is about to be sent, so that a release retires the number. `false`: send none.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way

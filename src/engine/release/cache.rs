@@ -24,11 +24,11 @@ use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// Maximum time for releases in one round of the cache thread, before it checks the other locks.
+/// After this time, a round of the cache thread begins no more releases, and checks the other holds.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// As [`Hold::can_be_cached`], if the client can release the hold later. `is_dropped`: a guard ended it.
+    /// As [`Hold::can_be_cached`], but `None` too if the client could not release the hold later.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_release = !self.calls.is_closed()

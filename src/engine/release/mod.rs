@@ -43,7 +43,7 @@ impl Engine {
     }
 
     /// Ends one level of a hold, and waits for the answer. Repeats an unanswered request, which is safe
-    /// because it names the count. If the outcome stays unknown, the watchdog goes on.
+    /// because it names the count. If the outcome stays unknown, the watchdog repeats the request.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;

@@ -67,7 +67,7 @@ fn a_grant_read_too_late_is_no_hold() {
 /// The answer took so long, perhaps because the thread waited for a connection, that the watchdog could not
 /// renew in time.
 #[test]
-fn a_grant_near_its_end_is_no_hold() {
+fn a_grant_read_with_little_lease_left_is_no_hold() {
     let lease = Duration::from_secs(8);
     for took in [5, 7] {
         let options = Options { lease, ..Options::default() };
@@ -121,7 +121,7 @@ fn only_temporary_failures_are_retried_until_the_retry_timeout() {
 /// A grant that comes too late is released. The store then sends a message, which must not wake the caller
 /// for another attempt.
 #[test]
-fn a_lease_below_the_answer_time_is_an_error() {
+fn an_answer_that_takes_longer_than_the_lease_is_an_error() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
@@ -192,7 +192,7 @@ fn an_interrupt_ends_a_repeated_reentry() {
 }
 
 #[test]
-fn a_waiter_polls_behind_a_silently_lost_hold() {
+fn a_waiter_polls_although_its_process_seems_to_hold_the_lock() {
     let hour = Duration::from_secs(3600);
     let (store, clock, engine, name) = standing(scripted());
     let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
@@ -481,9 +481,9 @@ fn an_overdue_wait_still_makes_one_attempt() {
     assert!(granted.is_some());
 }
 
-/// The retry time limits each outage. Two outages an hour apart are not one.
+/// `retry_timeout` limits each outage: two outages with an answer between them are not one.
 #[test]
-fn each_outage_gets_the_full_retry_time() {
+fn each_outage_gets_the_full_retry_timeout() {
     let (store, clock, engine, name) = standing(scripted());
     let patience = engine.options.retry_timeout;
     let later = clock.clone();
@@ -502,7 +502,7 @@ fn each_outage_gets_the_full_retry_time() {
     waited.unwrap();
 }
 
-/// A try has not waited, so its failure does not begin the retry time of waiters.
+/// A try has not waited, so its failure does not begin the `retry_timeout` of waiters.
 #[test]
 fn a_failed_try_does_not_use_up_waiters_retry_timeout() {
     let (store, clock, engine, name) = standing(scripted());
@@ -617,7 +617,7 @@ fn a_thread_stopped_with_a_locks_mutex_delays_no_other_renewal() {
 
 /// The client must wake its own waiters after a loss: no other client knows of it, and a message may be lost.
 #[test]
-fn a_renewals_loss_wakes_local_waiters() {
+fn a_loss_that_a_renewal_finds_wakes_local_waiters() {
     let (store, clock, engine, name) = standing(scripted());
     let mine = lock(&engine, &name);
     let place = mine.hold.local.join(false);

@@ -59,7 +59,7 @@ impl CachingClient {
         second
     }
 
-    /// Makes this many unused cached holds. The caller must keep the returned entries, as a user's lock
+    /// Makes this many unused cached holds. The caller must keep the returned local locks, as a user's lock
     /// values do; otherwise the client would forget the holds.
     fn cache_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = (0..many).map(|at| named(&format!("many {at}"))).collect();
@@ -74,7 +74,7 @@ impl CachingClient {
         entries
     }
 
-    /// Each of these releases takes the whole time that a round of the cache thread has for releases.
+    /// Makes each of the next `many` releases take all the time that the cache thread has in a round.
     fn slow_releases(&self, many: usize) {
         for _ in 0..many {
             let clock = self.engine.clock.clone();
@@ -194,7 +194,7 @@ fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
 }
 
 #[test]
-fn many_slow_releases_leave_no_hold() {
+fn many_cached_holds_are_released_even_if_releases_are_slow() {
     const HOLDS: usize = 4;
     let client = CachingClient::begin();
     let _values = client.cache_many(HOLDS);

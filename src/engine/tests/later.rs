@@ -3,7 +3,6 @@
 use super::*;
 use crate::seam::OpenStore;
 
-/// A client that connects to its store by `open`.
 fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Running {
     let open = move || open().map(OpenStore::from);
     Running::start(Options::default(), Clock::System, StoreCell::later(Box::new(open)))

@@ -37,7 +37,7 @@ fn a_writer_whose_owner_number_changed_may_not_read() {
 }
 
 #[test]
-fn a_client_lets_others_go_first_only_once() {
+fn a_client_lets_others_go_first_once_after_its_release() {
     let channel = Arc::new(Channel::new("a", true));
     let (store, clock, engine, name) =
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
@@ -87,7 +87,7 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
 }
 
 #[test]
-fn a_panicking_next_owner_frees_the_lock() {
+fn a_waiter_that_panics_during_its_hand_off_frees_the_lock() {
     let (store, engine, name) = running(scripted());
     let mine = lock(&engine, &name);
     store.handoffs.say(|| std::panic::resume_unwind(Box::new("as a test has it")));
@@ -256,7 +256,7 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     place
 }
 
-/// A thread whose guard was dropped holds nothing, even if the release takes longer than its next wait. A
+/// A thread whose guard was dropped holds nothing, even if its next wait begins before the release ends. A
 /// waiter whose hold is entered does not wait any more, even if it is still in the queue.
 #[test]
 fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {

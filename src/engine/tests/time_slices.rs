@@ -143,7 +143,7 @@ fn a_hold_lost_while_cached_is_not_used_again() {
 }
 
 #[test]
-fn a_thread_that_relocks_while_its_cached_hold_is_released_gets_a_new_owner_id() {
+fn relocking_during_a_cached_holds_release_uses_another_owner_number() {
     let turn = InSlice::ended();
     let number = ThreadMarker::current().number();
     // The release has begun, but is not sent yet.

@@ -179,7 +179,7 @@ impl Waiting<'_> {
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
-    /// Sleeps for `poll`, or only for `at_most` if that is shorter: then the store may answer differently.
+    /// Sleeps for `poll`, or for `at_most` if that is shorter, because the store may then answer differently.
     pub(super) fn sleep_for(&self, poll: Duration, at_most: Option<Duration>) -> Step {
         Step::Sleep(self.engine.clock.after(at_most.map_or(poll, |most| most.min(poll))))
     }
@@ -324,8 +324,8 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Reports a grant. `coming`, for a lock that was handed off to this waiter: when the hand-off began, and
-    /// whether a thread of this client gave the lock.
+    /// Reports a grant. `coming`: when a message woke the waiter (`false`), or a thread of this client sent
+    /// the hand-off (`true`).
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

@@ -55,19 +55,19 @@ pub(crate) struct Waiting<'a> {
     /// When the waiter polls although this process has a hold.
     next_poll: Option<Moment>,
     parker: Option<Parker>,
-    /// Since when there have been only failures, and the last one.
+    /// Since when this waiter has had only failures, and the last failure.
     failure: Option<(Moment, Error)>,
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
-    /// Since when the lock is on its way here, and whether a thread of this client handed it off.
+    /// When a message woke this waiter (`false`), or a thread of this client sent the hand-off (`true`).
     coming: Option<(Moment, bool)>,
 }
 
 enum Step {
     Granted(Granted),
     Sleep(Moment),
-    /// Sends nothing until then, and accepts no hand-off.
+    /// Until this moment the waiter sends nothing, and accepts no hand-off.
     Pause(Moment),
     Again,
 }
@@ -121,8 +121,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The attempt joins no queue in the store. `keeps_place`: the caller has a place there already, which it
-    /// leaves on drop.
+    /// Makes the attempt join no queue in the store. `keeps_place`: the caller has a place there already, and
+    /// leaves it on drop.
     pub(crate) fn ask_once(&mut self, queue_mode: QueueMode, keeps_place: bool) {
         (self.wait_mode, self.waits) = (WaitMode::new(queue_mode, true), keeps_place);
     }

@@ -6,13 +6,13 @@
 //! polls, at the time that the store's last answer gave and at each safety poll.
 //!
 //! The version of the holder's client id tells the store whether the release will notify the wait queue.
-//! Sometimes that is wrong: Java's `forceUnlock` may end the hold, or another program's id may look like
-//! ours. Then the release sends a message only on the channel of all releases. So the first client in the
-//! wait queue also listens to that channel; the code calls this to *watch releases*.
+//! Sometimes the version misleads: Java's `forceUnlock` may end the hold, or another program's id may look
+//! like ours. Then the release sends a message only on the channel of all releases. So the first client in
+//! the wait queue also listens to that channel; the code calls this to *watch releases*.
 //!
 //! A client that joins an empty wait queue watches releases after [`AFTER`]; a client that becomes first
-//! later does so at once. In a queue that moves fast, a client has its turn before either, so watching costs
-//! nothing. In a slow queue each release wakes the client one time more. The subscription ends with the wait.
+//! later does so at once. In a fast queue clients have their turn before they begin to watch. In a slow queue
+//! each release wakes the first client one time more. The subscription ends with the wait.
 //!
 //! Source: docs/decisions/0027 and 0040.
 

@@ -85,8 +85,8 @@ impl Listening {
         Some(std::mem::replace(&mut self.turns, turns) != turns)
     }
 
-    /// Begins to listen. If the channel has only messages that this client is next, and one came since the
-    /// count `unheard` was noted, this client is next.
+    /// Begins to listen. If a message that this client is next came since `unheard` was counted, the next
+    /// [`note_heard`](Self::note_heard) reports that message.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();

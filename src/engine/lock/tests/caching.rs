@@ -175,7 +175,7 @@ fn an_expired_cached_hold_is_not_used_again() {
 }
 
 #[test]
-fn only_a_threads_first_return_after_a_release_counts_for_caching() {
+fn only_a_releasers_next_acquire_changes_the_caching_score() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
@@ -193,7 +193,7 @@ fn only_a_threads_first_return_after_a_release_counts_for_caching() {
 }
 
 #[test]
-fn waiting_threads_of_one_client_share_its_cached_time_equally() {
+fn waiting_threads_of_one_client_share_its_time_slice_equally() {
     let caches = |waiting, now| {
         let mut one = in_time_slice(32, 8);
         one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);
@@ -258,7 +258,7 @@ fn a_cached_hold_is_released_when_its_time_slice_ends() {
 }
 
 #[test]
-fn a_thread_that_comes_back_late_is_marked_down_once_for_caching() {
+fn a_late_reacquire_lowers_the_caching_score_once() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));
@@ -267,7 +267,7 @@ fn a_thread_that_comes_back_late_is_marked_down_once_for_caching() {
 }
 
 #[test]
-fn only_the_last_threads_hold_time_decides_about_caching() {
+fn a_hand_off_restarts_the_measured_hold_time_for_caching() {
     let mut one = in_time_slice(32, 8);
     one.lock.caching.pass_on(at(1000));
     assert!(is_cached(&mut one, 0, at(1010)));

@@ -135,7 +135,7 @@ fn small() -> Vec<Setup> {
     ]
 }
 
-/// The worlds of the soak.
+/// The set-ups that only the soak explores.
 fn large() -> Vec<Setup> {
     let all_ask = Rules { all_ask: true, ..FAULTY_RULES };
     let slices = sliced(FAULTY_RULES, ticks(2));
@@ -165,7 +165,6 @@ fn large() -> Vec<Setup> {
     ]
 }
 
-/// Each mistake, and a world that shows it.
 fn mistakes() -> Vec<(Mistake, Setup)> {
     let cycles = Setup { cycles: 2, ..FAULTY };
     let two_threads = Setup { threads: &[2], ..FAULTY };

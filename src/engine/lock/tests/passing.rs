@@ -60,8 +60,8 @@ impl Client {
         }
     }
 
-    /// Resets what makes states differ without an effect: the number of recalls, the scores of returning
-    /// threads, which the explorer chooses, and moments that no rule reads.
+    /// Resets what no rule reads any more, so that states that differ only in it count as one: recalls, past
+    /// moments, and the caching score (the explorer decides at each release whether the score suffices).
     pub(super) fn forget_what_is_past(&mut self) {
         let recalls = std::mem::take(&mut self.recalls);
         let anew = |before: u64| if before == recalls { 0 } else { u64::MAX };

@@ -101,7 +101,7 @@ fn spinning_and_subscribed_waiters_queue_separately() {
 }
 
 #[test]
-fn a_waiter_may_leave_once_its_hand_off_is_cancelled() {
+fn a_waiter_can_leave_after_its_hand_off_is_cancelled() {
     let mut lock = lock();
     let serial = hold(&mut lock);
     assert_eq!(lock.promise(at()), Next::Nobody, "nobody sleeps");
@@ -164,7 +164,7 @@ fn a_clients_last_waiter_gives_up_its_queue_place_once() {
 }
 
 #[test]
-fn a_change_cancels_one_sleep_of_its_waiter() {
+fn a_change_since_the_last_check_prevents_one_sleep() {
     let mut lock = lock();
     lock.queue.nudge();
     assert_eq!([(); 2].map(|()| lock.sleep(FIRST, true, false)), [false, true]);
@@ -181,7 +181,7 @@ fn a_sleeping_waiter_is_chosen_for_one_hand_off_only() {
 }
 
 #[test]
-fn the_last_waiter_that_leaves_ends_time_slice_and_queue_place() {
+fn time_slice_and_queue_place_end_with_the_last_waiter() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     lock.caching.begin(1, At { rules: &caching::RULES, ..at() });

@@ -271,7 +271,6 @@ impl User {
         (self.is_woken, self.message, self.is_uncontended, self.once) = (false, false, false, false);
     }
 
-    /// One level has ended, perhaps one of several.
     pub(super) fn end_level(&mut self) {
         self.levels = self.levels.saturating_sub(1);
         match self.levels {

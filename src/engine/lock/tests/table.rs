@@ -139,7 +139,7 @@ fn kind(client: &Client, event: &Event) -> Name {
     [name, ""]
 }
 
-/// The hold of the sample, and one that has ended.
+/// The hold that [`sample`] makes, and a hold that has ended.
 const HOLD: Id = Id { serial: 1, number: NUMBERS };
 const ENDED: Id = Id { serial: 9, number: NUMBERS };
 const WAITER: usize = 1;
@@ -240,7 +240,7 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
     client
 }
 
-/// The table. `comes`: whether an event comes in a stage.
+/// Writes the table. `comes`: whether an event can come in a stage.
 pub(super) fn table(comes: impl Fn(usize, &Name) -> bool, moves: &BTreeSet<(usize, usize)>) -> String {
     let mut table =
         String::from("stage | event | stage after | what is to be done, and where the thread is then\n");
@@ -293,7 +293,7 @@ fn first_word(what: &impl std::fmt::Debug) -> String {
 }
 
 #[test]
-fn the_page_on_the_architecture_shows_all_transitions() {
+fn the_architecture_page_shows_all_transitions_between_stages() {
     let word = |name: &str| name.trim_matches('`').split([' ', ',']).next().unwrap_or_default().to_owned();
     let pairs: BTreeSet<_> = moves(include_str!("table.txt"))
         .into_iter()

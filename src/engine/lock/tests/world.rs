@@ -24,7 +24,7 @@ pub(super) const fn ticks(count: u64) -> Duration {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
-    /// The threads of each client.
+    /// The number of threads of each client.
     pub(super) threads: &'static [usize],
     pub(super) cycles: u8,
     pub(super) faults: u8,
@@ -95,9 +95,9 @@ pub(super) struct User {
     pub(super) once: bool,
     /// Whether the thread asks for an uncontended lock, and so leaves the queue with the grant.
     pub(super) is_uncontended: bool,
-    /// The number of this wait, if it is not the thread's.
+    /// The owner number of this wait, if not the thread's.
     pub(super) unbound: Option<Number>,
-    /// The number of the last request or offer.
+    /// The owner number of the last request or offer.
     pub(super) number: Number,
     /// The number of recalls before the thread's attempt.
     pub(super) heard: Option<u64>,
