@@ -3,7 +3,7 @@
 use super::harness::Sessions;
 use crate::support::prelude::*;
 
-contract!(a_kind_is_reentrant_only_if_declared, |store| {
+contract!(a_kind_is_reentrant_only_if_the_store_declares_it, |store| {
     for (kind, name, [client]) in store.each() {
         let lock = (kind.make)(&client, &name);
         assert_eq!(lock.hold_count().unwrap(), 0, "{}", kind.label);
@@ -59,7 +59,7 @@ contract!(a_release_wakes_other_clients_if_the_kind_supports_it, |store| {
     }
 });
 
-contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
+contract!(a_later_caller_overtakes_waiters_only_on_unfair_kinds, |store| {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
@@ -91,7 +91,7 @@ contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
     }
 });
 
-contract!(holds_survive_a_server_restart_only_if_declared, |store| {
+contract!(holds_survive_server_restarts_only_if_the_store_declares_it, |store| {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();

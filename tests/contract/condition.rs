@@ -21,7 +21,7 @@ fn waiting<T: Send + 'static>(
     waiter
 }
 
-contract!(a_wait_releases_and_reacquires_the_lock, needs(Counting), |store| {
+contract!(a_condition_wait_releases_and_reacquires_the_lock, needs(Counting), |store| {
     let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let waiter = waiting(other.clone(), |lock, mut guard| {
         lock.condition("changed").wait(&mut guard).unwrap();
@@ -138,7 +138,7 @@ contract!(an_interrupted_condition_wait_reacquires_the_lock, needs(Counting), |s
     guard.unlock().unwrap();
 });
 
-contract!(an_unused_notification_goes_to_the_next_waiter, needs(Counting), |store| {
+contract!(an_interrupted_waiters_notification_goes_to_the_next_waiter, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let first = waiting(client.get_lock(&name), {
@@ -193,7 +193,7 @@ contract!(only_the_holder_may_wait_for_a_condition_or_notify, needs(Counting), |
     assert!(!lock.is_locked().unwrap());
 });
 
-contract!(a_wait_refuses_a_hold_shared_with_another_guard, needs(Counting), |store| {
+contract!(a_condition_wait_refuses_a_hold_shared_with_another_guard, needs(Counting), |store| {
     let lock = store.client().get_lock(fresh("cond"));
     let outer = lock.acquire().unwrap();
     let mut guard = lock.acquire().unwrap();

@@ -70,7 +70,7 @@ contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |s
 });
 
 // A late message about a waiter must not apply to the thread's next hold.
-contract!(after_on_contended_the_threads_next_hold_has_another_owner, needs(Hearing), |store| {
+contract!(a_hold_after_on_contended_has_a_new_owner_number, needs(Hearing), |store| {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
     assert_eq!(first, second);
@@ -93,7 +93,7 @@ contract!(on_contended_reports_a_waiter_that_was_waiting_already, needs(Hearing)
     }
 });
 
-contract!(a_waiter_that_gave_up_no_longer_counts, needs(Hearing), |store| {
+contract!(a_hold_is_uncontended_after_its_only_waiter_gave_up, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("gone"));
     let guard = client.get_lock(&name).acquire().unwrap();
     assert!(!guard.is_contended().unwrap());
@@ -104,7 +104,7 @@ contract!(a_waiter_that_gave_up_no_longer_counts, needs(Hearing), |store| {
     assert!(eventually(LONG, || !guard.is_contended().unwrap()));
 });
 
-contract!(callbacks_are_a_second_apart_while_others_wait, needs(Hearing), |store| {
+contract!(on_contended_is_called_each_second_while_others_wait, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("often"));
     let guard = client.get_lock(&name).acquire_owned().unwrap();
     let called = calls(&guard);

@@ -233,7 +233,7 @@ contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store
     thread.succeed();
 });
 
-contract!(the_reacquisition_after_a_condition_wait_is_not_broken, needs(Directory), |store| {
+contract!(a_deadlock_through_a_condition_reacquisition_breaks_the_other_wait, needs(Directory), |store| {
     if store.lacks.contains(&Need::Counting) {
         return;
     }
@@ -268,7 +268,7 @@ contract!(the_reacquisition_after_a_condition_wait_is_not_broken, needs(Director
     thread.join().unwrap().unwrap();
 });
 
-contract!(a_deadlock_whose_youngest_waiter_may_not_break_it_stays, needs(Directory), |store| {
+contract!(a_deadlock_stays_unless_its_youngest_wait_may_be_broken, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (breaks, other) = (Member::quick_to_break(store), Member::quick(store));
     let interrupt = Interrupt::new();
@@ -558,7 +558,7 @@ contract!(a_deadlock_through_names_of_a_thousand_bytes_is_broken, needs(Director
     is_broken_for(&one, &other, &[format!("{}:{}", fresh("long"), "x".repeat(1_000))]);
 });
 
-contract!(a_deadlock_breaks_a_timed_wait_before_its_limit, needs(Directory), |store| {
+contract!(a_deadlocked_timed_wait_is_broken_before_its_limit, needs(Directory), |store| {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b) = (fresh("a"), fresh("b"));
     let held = one.lock(&b).acquire().unwrap();

@@ -80,7 +80,7 @@ contract!(a_timed_out_waiter_delays_nobody, needs(Fair), |store| {
     waiter.woken_since(freed);
 });
 
-contract!(a_waiter_that_leaves_delays_nobody, needs(Fair), |store| {
+contract!(an_interrupted_or_shut_down_waiter_delays_nobody, needs(Fair), |store| {
     for by_shutdown in [false, true] {
         let (client, other, interrupt) = (store.client(), store.client(), Interrupt::new());
         let name = fresh("leaves");
@@ -104,7 +104,7 @@ contract!(a_waiter_that_leaves_delays_nobody, needs(Fair), |store| {
 });
 
 // No waiter releases the lock, so each lease has to expire.
-contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
+contract!(waiters_are_served_in_order_as_leases_expire, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);
     let held = Holding::take(&store.client().get_fair_lock(&name));

@@ -96,7 +96,7 @@ contract!(tokens_increase_after_expiry_and_after_a_forced_release, |store| {
     last.unlock().unwrap();
 });
 
-contract!(contended_tokens_follow_the_order_of_grants, |store| {
+contract!(tokens_of_contending_threads_increase_in_order_of_grants, |store| {
     let (name, clients) = store.clients::<4>("contended");
     let granted = Mutex::new(Vec::new());
     side_by_side(clients.iter().chain(&clients), |client| {

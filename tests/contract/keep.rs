@@ -133,7 +133,7 @@ contract!(a_lock_is_cached_again_after_a_long_hold, needs(Keeping), |store| {
     }
 });
 
-contract!(a_cached_lock_keeps_its_token, needs(Keeping), |store| {
+contract!(a_cached_lock_keeps_its_token_until_another_owners_grant, needs(Keeping), |store| {
     let (keeper, other) = (store.client(), store.client());
     let lock = keeper.lock_builder(fresh("fenced")).cached().build_fenced();
     let token = || {

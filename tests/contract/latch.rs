@@ -77,7 +77,7 @@ contract!(a_latch_can_be_set_up_again_once_open, needs(Counting), |store| {
     }
 });
 
-contract!(a_latch_of_zero_is_open, needs(Counting), |store| {
+contract!(a_latch_set_up_with_zero_is_open, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     assert!(latch.try_set_count(0).unwrap());
     latch.wait().unwrap();

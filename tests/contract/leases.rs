@@ -131,7 +131,7 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(releasing_a_guard_ends_only_its_own_lease_or_renewal, |store| {
+contract!(releasing_one_level_keeps_the_other_levels_lease_or_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     let renewed = ends.acquire().unwrap();
@@ -157,7 +157,7 @@ contract!(short_explicit_leases_of_reentries_do_not_delay_the_renewal, |store| {
     guard.unlock().unwrap();
 });
 
-contract!(after_nested_locking_another_threads_hold_is_still_renewed, |store| {
+contract!(a_hold_after_another_threads_nested_hold_is_renewed, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = &client.get_lock(fresh("renewed"));
     elsewhere(|| {

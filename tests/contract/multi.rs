@@ -390,7 +390,7 @@ contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 });
 
-contract!(a_multi_locks_lease_never_shortens_a_longer_one, |store| {
+contract!(a_multi_locks_lease_never_shortens_a_single_locks_lease, |store| {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -471,7 +471,7 @@ contract!(unlocking_a_multi_lock_frees_its_locks_except_lost_ones, |store| {
     }
 });
 
-contract!(multi_lock_unlock_after_a_clients_shutdown_frees_every_lock, |store| {
+contract!(unlocking_a_multi_lock_frees_all_despite_one_clients_shutdown, |store| {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
     let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
@@ -596,7 +596,7 @@ contract!(a_multi_locks_release_wakes_waiters_of_each_lock, |store| {
     }
 });
 
-contract!(a_dropped_guards_late_release_leaves_the_next_hold, |store| {
+contract!(a_multi_guards_late_release_ends_no_later_hold, |store| {
     let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);

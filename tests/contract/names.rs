@@ -4,7 +4,7 @@ use leasehold::{ErrorKind, MAX_NAME_LEN, NotHeld};
 
 use crate::support::{Holding, elsewhere, fresh};
 
-contract!(names_are_used_unchanged, |store| {
+contract!(names_with_odd_characters_are_used_unchanged, |store| {
     let (client, stranger) = (store.client(), store.client());
     let tag = fresh("odd");
     let longest = format!("{tag}{}", "x".repeat(MAX_NAME_LEN - tag.len()));

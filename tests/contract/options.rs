@@ -7,7 +7,7 @@ use crate::support::prelude::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-contract!(work_runs_under_the_lock_or_not_at_all, |store| {
+contract!(with_lock_runs_its_work_only_under_the_lock, |store| {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));

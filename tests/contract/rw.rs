@@ -57,7 +57,7 @@ contract!(a_writer_excludes_all_other_owners, needs(ReadWrite), |store| {
     assert!(other.read().try_acquire().unwrap().is_some());
 });
 
-contract!(both_halves_are_reentrant, needs(ReadWrite), |store| {
+contract!(read_and_write_halves_are_reentrant, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     for half in [lock.read(), lock.write()] {
@@ -105,7 +105,7 @@ contract!(a_downgrade_lets_waiting_readers_in, needs(ReadWrite), |store| {
     reading.unlock().unwrap();
 });
 
-contract!(a_writer_reads_before_waiting_readers, needs(ReadWrite), |store| {
+contract!(a_writer_may_read_ahead_of_waiting_readers, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();
@@ -151,7 +151,7 @@ contract!(an_owned_acquire_blocked_by_its_own_thread_fails, needs(ReadWrite), |s
     waiter.returns_within(SLACK * 4);
 });
 
-contract!(live_readers_do_not_keep_a_dead_reader_alive, needs(ReadWrite), |store| {
+contract!(a_dead_readers_hold_expires_while_another_reader_is_renewed, needs(ReadWrite), |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
     // This hold stands for the hold of a dead process: nobody renews or releases it.
@@ -352,7 +352,7 @@ contract!(a_downgraded_reader_keeps_its_own_lease, needs(ReadWrite), |store| {
     }
 });
 
-contract!(an_expired_write_no_longer_excludes_readers, needs(ReadWrite), |store| {
+contract!(an_expired_write_hold_no_longer_excludes_readers, needs(ReadWrite), |store| {
     let [lock, foreign] = store.two("beside", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
     let taken = now();
@@ -374,7 +374,7 @@ contract!(an_expired_write_no_longer_excludes_readers, needs(ReadWrite), |store|
     assert!(foreign.write().try_acquire().unwrap().is_some());
 });
 
-contract!(force_unlock_frees_only_the_half_that_holds, needs(ReadWrite), |store| {
+contract!(force_unlock_frees_a_hold_only_through_its_own_half, needs(ReadWrite), |store| {
     let [lock, foreign] = store.two("rw", |client, name| client.get_read_write_lock(name));
     lock.read().lock().unwrap();
     assert!(!foreign.write().force_unlock().unwrap());

@@ -4,7 +4,7 @@ use leasehold::Result;
 
 use crate::support::prelude::*;
 
-contract!(an_unlock_of_a_free_lock_says_free, |store| {
+contract!(unlocking_a_free_lock_fails_as_free, |store| {
     for (kind, name, [client]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let error = lock.unlock().unwrap_err();

@@ -193,7 +193,7 @@ scenario!(no_semaphore_call_waits_for_the_deletion_of_its_record, |world| {
     clear(world);
 });
 
-scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
+scenario!(using_every_kind_of_lock_leaves_no_keys, |world| {
     let unhurried = || {
         let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(20));
         builder.command_timeout(LONG).build().unwrap()

@@ -70,7 +70,7 @@ scenario!(only_waiting_threads_with_holds_cause_deadlock_searches, |world| {
     other.shutdown().unwrap();
 });
 
-scenario!(a_wait_ends_without_awaiting_its_directory_write, |world| {
+scenario!(an_interrupted_wait_ends_before_its_directory_write_arrives, |world| {
     let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();

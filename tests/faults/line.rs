@@ -313,7 +313,7 @@ scenario!(a_waiter_that_came_while_memory_was_full_is_woken, |world| {
     within(released, ms(100), "taking over");
 });
 
-scenario!(waiters_are_served_after_a_loss_of_all_data, |world| {
+scenario!(waiters_are_served_after_the_server_loses_all_data, |world| {
     for _ in 0..3 {
         let held = client(world).get_lock("data").acquire().unwrap();
         let clients: Vec<_> = (0..4).map(|_| client(world)).collect();

@@ -101,7 +101,7 @@ fn waiters_notice_releases_of_a_ring_holder_without_queue_rights() {
 
 /// The documentation of older versions lists no `+time`. A user without this permission can still wait.
 #[test]
-fn a_redis_user_that_may_not_run_time_can_wait() {
+fn a_redis_user_without_the_time_command_can_wait() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
                  +pttl +get +set +del +publish +subscribe +unsubscribe";
     scenario_on(

@@ -52,7 +52,7 @@ scenario!(a_failed_unlock_arriving_late_ends_no_later_hold, |world| {
     assert!(world.is_free("given-up"));
 });
 
-scenario!(a_late_acquire_touches_no_later_hold, |world| {
+scenario!(a_late_acquire_request_changes_no_later_hold, |world| {
     let client = world.client();
     let lock = client.get_lock("attempt");
     let fault = world.proxy.next(about("attempt"), Do::HoldRequest);
@@ -67,7 +67,7 @@ scenario!(a_late_acquire_touches_no_later_hold, |world| {
     assert!(world.is_free("attempt"));
 });
 
-scenario!(a_late_reentry_touches_no_later_hold, |world| {
+scenario!(a_late_reentry_request_changes_no_later_hold, |world| {
     for outcome in ["repeated", "failed"] {
         let client = world.client();
         let lock = client.get_lock("re-entry");

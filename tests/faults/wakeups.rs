@@ -108,7 +108,7 @@ fn waiters_without_subscriptions_poll() {
     });
 }
 
-scenario!(a_lock_without_expiry_is_polled, |world| {
+scenario!(a_waiter_polls_a_lock_without_expiry, |world| {
     let client = world.client();
     world.does(&["HSET", "endless", "somebody:1", "1"]);
     let lock = client.get_lock("endless");

@@ -58,7 +58,7 @@ test_on!(tokens_of_java_and_rust_rise_with_every_grant, java::set_up(LEASE), |(_
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 });
 
-test_on!(tokens_grow_after_the_counter_is_lost, java::set_up(LEASE), |(_alone, server, java)| {
+test_on!(tokens_still_grow_after_their_counter_is_deleted, java::set_up(LEASE), |(_alone, server, java)| {
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let before = lock.acquire().unwrap();
     let earlier = before.fencing_token().expect("a fenced guard has a fence").get();

@@ -379,7 +379,7 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(semaphore.available_permits().unwrap(), 4);
 });
 
-test_on!(java_may_lock_during_a_conditions_wait, java::set_up(LONG), |(_alone, server, java)| {
+test_on!(java_may_lock_while_rust_waits_for_a_condition, java::set_up(LONG), |(_alone, server, java)| {
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();
     let lock = client.get_lock("shop");

@@ -183,7 +183,7 @@ test_on!(redlock_refuses_a_cluster_member_as_a_server, alone(), Nodes::start(2),
     assert!(error.to_string().contains(&member.port().to_string()), "{error}");
 });
 
-test_on!(even_server_counts_and_replicas_cause_warnings, alone(), Nodes::start(4), |nodes| {
+test_on!(redlock_warns_about_even_server_counts_and_replicas, alone(), Nodes::start(4), |nodes| {
     let of = format!("replicaof 127.0.0.1 {}", nodes.servers[2].port());
     let _replica = RedisServer::builder(nodes.servers[0].binary()).config(&of).start();
     comes_true_within(LONG, || {
@@ -403,7 +403,7 @@ test_on!(building_a_client_without_a_majority_fails, alone(), Nodes::start(1), |
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
 });
 
-test_on!(key_names_of_a_redlock_may_differ_between_servers, alone(), Nodes::start(3), |nodes| {
+test_on!(redlock_nodes_may_map_lock_names_to_different_keys, alone(), Nodes::start(3), |nodes| {
     let urls = nodes.urls();
     let given = [
         RedlockNode::new(&urls[0]),
@@ -482,7 +482,7 @@ test_on!(a_returning_server_gets_the_hold_restored, alone(), Nodes::start(3), |n
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(restarting_each_of_five_servers_empty_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
+test_on!(restarting_five_servers_without_data_in_turn_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
@@ -523,7 +523,7 @@ test_on!(restarting_each_of_five_servers_empty_loses_no_hold, alone(), Nodes::st
     names.iter().chain([&reentered, &busy]).for_each(|name| nodes.assert_nothing_left(name));
 });
 
-test_on!(a_hold_forced_off_during_a_restore_stays_lost, alone(), Nodes::start(3), |mut nodes| {
+test_on!(a_hold_force_unlocked_during_a_restore_stays_lost, alone(), Nodes::start(3), |mut nodes| {
     let (teller, told) = teller();
     let client = nodes.builder().lease(BRIEF).observer(teller).build().unwrap();
     let operator = nodes.client();
@@ -732,7 +732,7 @@ test_on!(a_scheduled_job_still_runs_despite_split_votes, alone(), Nodes::start(5
 });
 
 #[test]
-fn grants_never_overlap_while_servers_die_hang_and_forget() {
+fn grants_never_overlap_while_servers_die_hang_and_lose_data() {
     const GRANTS_A_ROUND: usize = 1_000;
     const LEASE: Duration = ms(1500);
     let _alone = alone();

@@ -371,7 +371,7 @@ test_on!(a_node_down_during_a_ring_change_blocks_its_names, servers(3), |mut ser
     fails(slow.get_lock("yet another").try_lock(), ErrorKind::StaleRing);
 });
 
-test_on!(a_removed_node_is_asked_until_it_is_declared_lost, servers(3), |mut servers| {
+test_on!(a_removed_ring_node_blocks_its_names_until_declared_lost, servers(3), |mut servers| {
     let three = nodes(&servers, 0..3);
     let client = client(Ring::new(three.clone()));
     let names = names(60);

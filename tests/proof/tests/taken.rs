@@ -385,7 +385,7 @@ permits | permits_acquire.lua | does not get it
 "#;
 
 #[test]
-fn the_exploration_finds_scripts_that_lose_owners_or_permits() {
+fn the_exploration_without_clients_finds_each_mutated_script() {
     for change in Change::all(MUTANTS) {
         let [name, file, words, refused] = change.head();
         let texts = lua::load(&|of, text| {

@@ -159,7 +159,7 @@ fn within(from: Instant, to: Instant, promised: Duration, what: &str) {
 }
 
 #[test]
-fn calls_without_enough_members_end_in_time() {
+fn cluster_calls_end_in_time_while_slots_lack_a_server() {
     alone_within(Duration::from_secs(120), || {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start_for_failovers() else { return };

@@ -190,7 +190,7 @@ fn a_killed_master_is_replaced_under_load() {
 }
 
 #[test]
-fn a_returned_old_master_is_not_asked() {
+fn a_returned_old_master_gets_no_requests_from_clients() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, old: usize| {
             set.servers[old].stop();
