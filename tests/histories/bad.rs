@@ -8,12 +8,13 @@ use crate::support::history::checker::check;
 use crate::support::history::operations::{Doing, Model, Operation, write};
 use crate::support::random;
 
-/// The units of a semaphore, and the first count of a latch.
 const LIMIT: i64 = 3;
 
-/// Each line is a history: the lock's kind, what is wrong, and steps. A step has a verb, a hold's number, and
-/// the times of call and return. After the number, `token` has a token, `take` has units, and other verbs may
-/// name an owner of several holds. An `end` with one time did not return; its hold was promised until then.
+/// Histories, one a line: the lock's kind, what is wrong, and steps. A step has a verb, a hold's number,
+/// perhaps a
+/// value, and the times of call and return. `token` has a token, `take` units, and another verb an owner. A
+/// hold
+/// whose `end` has only one time was promised until that time.
 const BAD: &str = "
 mutex two owners at once: acquire 1 1-2; end 1 9-10; acquire 2 3-4; end 2 5-6
 mutex a second owner a moment before the first ends: acquire 1 1-2; end 1 9-10; acquire 2 3-8
@@ -126,7 +127,7 @@ fn histories(text: &str) -> impl Iterator<Item = Vec<Operation>> {
     text.trim().lines().map(operations)
 }
 
-/// The histories that our checker refuses, and those that Porcupine refuses.
+/// The histories that our checker refuses, and those that Porcupine refuses, if it is built.
 fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
     let ours = check(operations).into_keys().collect();
     let theirs = program().map(|program| {
@@ -152,7 +153,7 @@ fn both_history_checkers_refuse_exactly_the_bad_histories() {
     }
 }
 
-/// Owners acquire and release at random times, so that about half of these histories are possible.
+/// The random times are chosen so that about half of the histories are possible.
 #[test]
 fn both_history_checkers_judge_random_histories_alike() {
     let mut operations = Vec::new();

@@ -11,11 +11,11 @@ use crate::support::{run, shout};
 pub(crate) struct Verdict {
     pub(crate) operations: usize,
     pub(crate) illegal: BTreeSet<String>,
-    /// The histories on which the checker exceeded its time.
+    /// The histories that the checker could not judge within its time.
     pub(crate) undecided: BTreeSet<String>,
 }
 
-/// The program that `./check histories` builds. Without it only our own checker judges.
+/// The path of the program that `./check histories` builds; `None` if it was not built.
 pub(crate) fn program() -> Option<PathBuf> {
     let program = std::env::var_os("LEASEHOLD_JUDGE").map(PathBuf::from);
     if program.is_none() {

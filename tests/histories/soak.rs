@@ -21,8 +21,8 @@ const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 const KILLED_WAITERS: &str = "a dozen waiters killed";
 
-/// After this time, longer runs alternate between faults and calm, because locks change hands far more often
-/// while no process is killed.
+/// A run begins with a time with faults, and then alternates between a time without faults and one with
+/// faults, because locks change hands far more often while no process is killed.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
@@ -218,7 +218,7 @@ impl Trouble {
         Some("worker killed")
     }
 
-    /// Kills a process of a dozen waiting clients. On a busy machine some of them may still be connecting.
+    /// Starts a process with a dozen waiting clients, and kills it, even if some are still connecting.
     fn kill_waiters(&mut self) -> Option<&'static str> {
         let orders = serde_json::to_string(&self.orders).unwrap();
         let crowd = reexecuted(&test_name(), &[(ORDERS, &orders), (CROWD, "yes")]);
@@ -292,7 +292,7 @@ impl Trouble {
         )
     }
 
-    /// Asserts that all locks are free after the leases of killed processes, while other processes still run.
+    /// Asserts that all locks are free once the leases of killed processes have ended.
     fn nothing_is_left(&self, operations: &[Operation]) {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
@@ -328,8 +328,9 @@ impl Trouble {
     }
 }
 
-/// All lines that the workers wrote, each worker's in order. A worker that was killed or still runs may leave
-/// its last line unfinished.
+/// The lines of all workers, each worker's in order. Workers that were killed or still run, at most
+/// `unfinished`,
+/// may have left their last line unfinished.
 fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     let mut all = Vec::new();
     let mut torn = 0;
@@ -343,8 +344,8 @@ fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     all
 }
 
-/// The client id of an owner, without the fifteenth character. This character says whether the client may use
-/// the wait queue, and may change.
+/// The client id of an owner, without its fifteenth character, which changes when the client learns whether
+/// it may use the wait queue.
 fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }
@@ -404,7 +405,7 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
 
 const FIGURES: &str = "docs/figures/histories.md";
 
-/// With `LEASEHOLD_BLESS`, writes the store's row into the page of figures.
+/// If `LEASEHOLD_BLESS` is set, writes the store's row into [`FIGURES`].
 fn page(store: &str, cells: &[String]) {
     if std::env::var_os("LEASEHOLD_BLESS").is_none() {
         return;

@@ -13,21 +13,21 @@ use crate::support::sentinel::SentinelSet;
 use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
 
 pub(crate) enum World {
-    /// One server with a file that is written before each answer, and a proxy with a slow link.
+    /// One server, which writes each change to a file before it answers, and a proxy as a slow link to it.
     Redis(RedisServer, Proxy),
-    /// Two servers behind one address. Planned switchovers exchange master and replica.
+    /// A master and a replica behind one address, the index of the master, and the proxy with that address.
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
-    /// Servers, and leaders with long holds. The leaders come first, because fields are dropped in order
-    /// and leaders need their servers.
+    /// Three servers, and holds on them that last for the whole test. `Leaders` is dropped first, because its
+    /// client still needs the servers.
     Redlock(Leaders, Vec<RedisServer>),
     Postgres(PostgresServer),
     Etcd(Vec<Etcd>),
     ZooKeeper(ZooKeeper, Relay),
 }
 
-/// The delay of each request and each reply on the slow link.
+/// The delay of each request, and of each reply, on a slow link.
 const LINK: Duration = ms(20);
 
 impl World {
@@ -89,7 +89,7 @@ impl World {
         Some(World::ZooKeeper(server, relay))
     }
 
-    /// The URLs for a worker. Every second worker uses the slow link, or the link that can be cut.
+    /// The URLs for the worker with this number. Every second worker uses the slow link or the relay, if any.
     pub(crate) fn urls(&self, worker: u64) -> Vec<String> {
         let is_direct = worker.is_multiple_of(2);
         match self {
@@ -254,10 +254,10 @@ impl World {
     }
 }
 
-/// The lease of the leaders, the longest in this test.
+/// The lease of [`Leaders`]. No lease in this test is longer.
 const LEADS: Duration = ms(3_000);
 
-/// Holds that must survive the failure of any single server.
+/// Holds on a Redlock that must survive the failure of any single server.
 pub(crate) struct Leaders {
     client: LockClient,
     holds: Vec<OwnedGuard>,
@@ -275,7 +275,7 @@ impl Leaders {
         Leaders { client, holds, next: 0, watched: now() }
     }
 
-    /// Waits until all leaders hold their locks on all servers, before the next fault.
+    /// Waits until every server has every hold, so that the next fault is again the only one.
     fn stand(&mut self, servers: &[RedisServer]) {
         let owners = |name: &str, server: &RedisServer| -> Vec<String> {
             redis::cmd("HKEYS").arg(name).query(&mut server.admin()).unwrap()

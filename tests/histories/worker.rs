@@ -22,52 +22,54 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// How long a name is used: longer than a process is stopped, so that its lock outlives the stop.
+    /// After this time locks get new names. It is longer than a stop of a process, to test the lock after a
+    /// stop.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
-    /// Whether the worker's observer calls the client for the lock of the event.
+    /// Whether the worker's observer tries to acquire the lock of each event, from within the callback.
     pub(crate) calls_back: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Plain,
-    /// A plain lock that its client caches.
+    /// A plain lock that its client caches (`lock_builder(name).cached()`).
     Kept,
     Fenced,
     Fair,
     ReadWrite,
     Semaphore,
     Latch,
-    /// A job of `run_once`, whose lock is held while the job runs and a moment longer.
+    /// A job of `run_once`. Its lock is held while the job runs, and perhaps a moment longer.
     Job,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Line {
-    /// An operation is complete. A grant also has the promised end of its hold.
+    /// An operation is complete. If it was a grant, the time is the promised end of its hold.
     Did(Operation, Option<u64>),
-    /// An operation that begins no hold is about to be sent. Without a later line its outcome is unknown.
+    /// An operation that begins no hold is about to be sent. Without a later line it may or may not happen.
     Asks(Operation),
     Refused(u64),
-    /// The hold exists, and is promised until this time.
+    /// The hold with this number still exists, and is promised until this time.
     Until(u64, u64),
-    /// The worker is about to call unlock for this hold.
+    /// The worker is about to call unlock for the hold with this number, at this time.
     Unlocks(u64, u64),
     Unlocked(u64, u64),
     Lost(u64),
-    /// The client is about to shut down, which releases its holds.
+    /// The client with this id is about to shut down, at this time, which releases its holds.
     ShutsDown(String, u64),
     Failed(String, bool),
-    /// This worker has stopped working, and its client still exists.
+    /// This worker has stopped using locks, but its client still exists.
     Idle,
 }
 
 pub(crate) const THREADS: usize = 4;
-/// The number of locks of each kind at a time. Names change, because a long history takes too long to check.
+/// The number of locks of each kind at a time. Their names change, since a long history takes too long to
+/// check.
 pub(crate) const LOCKS: u64 = 8;
-/// The units of a semaphore, and the first count of a latch. Workers leave a reserve of the count, so that
-/// concurrent count-downs cannot exceed it.
+/// The units of a semaphore, and the first count of a latch. Workers stop counting down at `RESERVE`, so that
+/// concurrent count-downs never find the count at zero.
 pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
@@ -87,7 +89,7 @@ impl Orders {
     }
 }
 
-/// The file whose appearance in a worker's folder ends the worker.
+/// The name of a file. When it appears in a worker's folder, the worker ends.
 pub(crate) const GO: &str = "go";
 
 pub(crate) fn connect(orders: &Orders) -> LockClient {
@@ -117,8 +119,8 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
     client.unwrap()
 }
 
-/// An observer that tries to lock the event's lock on the reporting thread. The try succeeds or fails with a
-/// typed refusal, and disturbs no other thread.
+/// An observer that tries to acquire the lock of each event, on the thread that reports the event. The try
+/// may succeed or be refused, but must disturb no other thread.
 #[derive(Clone, Default)]
 struct CallsBack {
     client: Arc<OnceLock<LockClient>>,
@@ -155,7 +157,7 @@ impl Observer for CallsBack {
 
 pub(crate) const WAITING: &str = "a dozen wait";
 
-/// Runs a dozen clients that wait for locks until the process is killed, with any locks that they acquire.
+/// Runs a dozen clients that wait for locks, and hold those that they acquire, until the process is killed.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
     shout(WAITING);
@@ -223,7 +225,7 @@ impl Worker<'_> {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Records a failed call. Faults break connections and stop processes, so their errors are allowed.
+    /// Records a failed call, and whether cut connections or stopped processes can explain the error.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
             let allowed = crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown();
@@ -293,7 +295,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Records that the lock is free. A held lock proves nothing, since its holder may have been killed.
+    /// Records that the lock was seen free. A held lock proves nothing: its holder may have been killed.
     fn look(&self, lock: &RedisLock) {
         let mode = lock.name().starts_with("ReadWrite");
         let model = if mode { Model::ReadWrite } else { Model::Mutex };
@@ -350,7 +352,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Runs a job that excludes others. Its lock ends when the job returns, or a moment later.
+    /// Runs a job by `run_once`, and records it as a hold that ends when the job returns, or a moment later.
     fn job(&self, client: &LockClient, mut made: Operation) {
         let (name, hold) = (made.lock.clone(), made.hold);
         let at_least = ms(1 + random() % 20);
@@ -373,7 +375,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts a latch down, while it is certain that enough remains for others.
     fn latch(&self, client: &LockClient, name: &str) {
         let latch = client.get_count_down_latch(name);
         let asked = |f| {
@@ -406,7 +407,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Records a re-entry, or a new hold if the old one was lost.
+    /// Records a re-entry, or a new hold if the first was lost before the re-entry (`is_same` is then false).
     fn entered(&self, mut made: Operation, is_same: bool, guard: &impl Held) {
         let now = mono();
         let left = guard.remaining();
@@ -420,7 +421,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Holds a granted lock for a moment. `again` re-enters, and says whether the hold is the same.
+    /// Holds a granted lock for a moment. `again` re-enters it, and says whether the hold has the same owner.
     fn hold<G: Held, H: Held>(
         &self,
         taken: leasehold::Result<Option<G>>,
@@ -523,8 +524,8 @@ macro_rules! held {
     };
 }
 
-/// Drops every second guard, so that its hold may be cached. A dropped guard reports no failed release: the
-/// lock is then free when the lease ends, and no operation records that.
+/// Ends a hold, half of the time by dropping the guard, which may cache the hold. If the release of a dropped
+/// guard fails, no operation records that, and the lock is free when the lease ends.
 fn end(guard: Guard) -> leasehold::Result<()> {
     if random().is_multiple_of(2) {
         drop(guard);

@@ -12,10 +12,10 @@ pub trait World: Clone {
 
     fn act(&self, action: &Self::Action) -> Self;
 
-    /// The fault of this state, in words.
+    /// What is wrong in this state; `None` if nothing is.
     fn wrong(&self) -> Option<String>;
 
-    /// A text that differs between different states. Times in it are relative to the present.
+    /// A text that identifies this state. States that differ only in the present time have one text.
     fn key(&self) -> String;
 }
 
@@ -24,9 +24,9 @@ pub struct Explored {
     pub states: usize,
     pub steps: usize,
     pub deepest: usize,
-    /// The fault of the first bad state, and the steps that led to it.
+    /// What is wrong in the first bad state, and the actions that led there.
     pub wrong: Option<(String, Vec<String>)>,
-    /// The limit was reached before all states were seen.
+    /// Whether the exploration ended early, at the maximum number of states.
     pub is_cut: bool,
 }
 

@@ -1,18 +1,18 @@
-//! Redisson as another client: templates of its requests, and how it reads the answers. A test records the
-//! requests from a real Redisson, so none is written here.
+//! Redisson as another client: templates of its requests, and how it reads the answers. The templates are not
+//! in this file, because a test records the requests of a real Redisson.
 
 use std::collections::BTreeMap;
 
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// How long Redisson's waiters are willing to wait for a fair lock. After that time Redisson removes a
-/// waiter. No world lasts that long.
+/// How long Redisson's waiters are willing to wait for a fair lock. Redisson would then remove a waiter, but
+/// no world lasts that long.
 const WAIT_MS: u64 = 10_000;
-/// How long the record of a release's outcome lasts.
+/// How long Redis keeps the outcome of a Redisson release, in a key of its own.
 const LASTS_MS: u64 = 5000;
 
-/// Placeholders in a template.
+/// Words in a template that [`Filling`] replaces.
 pub const OWNER: &str = "<owner>";
 pub const LEASE: &str = "<lease>";
 pub const WAIT: &str = "<wait>";
@@ -20,7 +20,7 @@ pub const NOW: &str = "<now>";
 pub const LASTS: &str = "<lasts>";
 pub const UNLOCK: &str = "<unlock>";
 
-/// The parts of locks for which Redisson has scripts.
+/// The locks for which Redisson has scripts. A read-write lock has two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Plain,
@@ -32,18 +32,16 @@ pub enum Part {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// Acquires the lock, or one more level.
     Acquire,
-    /// Releases one level.
     Release,
     Renew,
     /// Leaves the queue of a fair lock.
     Leave,
-    /// Deletes the record of a release's outcome.
+    /// Deletes the key that has a release's outcome.
     Forget,
-    /// Takes a free fair lock without waiting. No client in these worlds does this.
+    /// Takes a free fair lock without waiting. No client in a world does so.
     Try,
-    /// Frees the lock, whoever holds it. No client in these worlds does this.
+    /// Frees the lock, whoever holds it. No client in a world does so.
     Force,
 }
 
@@ -54,13 +52,11 @@ pub struct Template {
     pub arguments: Vec<String>,
 }
 
-/// What Redisson sends, as recorded by a test.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// The scripts, by the names that templates use.
+    /// The texts of scripts, by the names that templates have.
     pub scripts: BTreeMap<String, String>,
     pub requests: BTreeMap<(Part, Verb), Template>,
-    /// The channels on which Redisson's waiters listen.
     pub channels: BTreeMap<Part, String>,
 }
 
@@ -70,7 +66,7 @@ pub struct Filling<'a> {
     pub lease_ms: u64,
     pub wait_ms: u64,
     pub now_ms: u64,
-    /// The id of the release that this request sends, or whose record it deletes.
+    /// The id of a release: the one that this request sends, or the one whose outcome it deletes.
     pub unlock: u8,
 }
 
@@ -85,14 +81,14 @@ impl Filling<'_> {
     }
 }
 
-/// The suffix of the key that records a release's outcome.
+/// The end of the key that has the outcome of the release with this id.
 #[must_use]
 pub fn unlock_id(unlock: u8) -> String {
     format!("{unlock:032x}")
 }
 
 impl Part {
-    /// The part of a lock of this kind that an owner takes.
+    /// The part that an owner takes of a lock of this kind: of a read-write lock, the read or the write lock.
     ///
     /// # Panics
     ///
@@ -126,7 +122,7 @@ impl Foreign {
         }
     }
 
-    /// Fills in the template of a request, as sent at this time.
+    /// The script call for a request of Redisson that was sent at `now_ms`.
     #[must_use]
     pub(crate) fn call(&self, kind: Kind, op: Op, who: &Who, now_ms: u64, unlock: u8) -> Call {
         let verb = match op {
@@ -146,7 +142,7 @@ impl Foreign {
         self.channels[&Part::of(kind, who)].replace(OWNER, &who.id())
     }
 
-    /// The answer as Redisson understands it.
+    /// Redisson's understanding of an answer. An answer that Redisson would not understand is an error.
     pub(crate) fn read(part: Part, op: Op, reply: &Reply) -> Result<Answer, String> {
         let wait = |ms: i64| Answer::Busy(u64::try_from(ms).ok());
         Ok(match (op, reply) {

@@ -1,28 +1,28 @@
-//! The kinds of lock: the script of each request, the meaning of its answer, and who may hold together.
+//! The kinds of lock: the script of each request, the meaning of its answer, and which owners exclude others.
 
 use crate::server::{Reply, Server, Value};
 
-/// The length of a lease, and of a place in a fair lock's queue.
+/// How long a lease lasts, and how long a place in a fair lock's queue lasts that nobody renews.
 pub const LEASE_MS: u64 = 1000;
 pub const ALIVE_MS: u64 = 600;
-/// How long the record of the outcome of a semaphore's request lasts.
+/// How long the server keeps the outcome of a semaphore's request.
 const LASTS_MS: u64 = 5000;
 
 const LOCK: &str = "{l}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Acquires the lock with this hold count, in this queue mode.
+    /// Acquires or re-enters the lock, so that the owner has this hold count. `Turn` is the queue mode.
     Acquire(u8, Turn),
     Renew,
     /// Releases levels until this number is left.
     Release(u8),
-    /// Passes the lock to this owner, under this owner number.
+    /// Releases the lock to another owner of the same client: its index, and the owner number to grant.
     HandOff(usize, u32),
     Leave,
     /// Undoes an acquire of unknown outcome.
     Undo,
-    /// Only Redisson sends this: deletes the record of a release's outcome.
+    /// Deletes the key that has a release's outcome. Only Redisson sends this request.
     Forget,
 }
 
@@ -36,7 +36,7 @@ pub enum Turn {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Answer {
     Granted(Option<u64>),
-    /// The lock is busy, for this time if known.
+    /// The lock is busy. The value is the holder's remaining time, if known.
     Busy(Option<u64>),
     InLine(Option<u64>, Why),
     /// The owner does not hold the lock.
@@ -83,7 +83,7 @@ pub fn client_id(client: usize) -> String {
     format!("00000000-0000-{version}000-8000-00000000000{client}")
 }
 
-/// An owner: a client and an owner number, which changes if an earlier request under it may still arrive.
+/// A thread of a client, and its owner number, which is new after a request that may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Who {
     pub owner: usize,
@@ -112,21 +112,20 @@ fn request(who: &Who) -> String {
 }
 
 impl Kind {
-    /// Creates the keys that exist at the start.
+    /// Creates the keys that the world begins with: a semaphore's permits.
     pub fn prepare(self, server: &mut Server) {
         if let Kind::Semaphore(permits) = self {
             server.call(&texts(&["set", LOCK, &permits.to_string()]));
         }
     }
 
-    /// Whether a client's threads have a local queue. While one of them holds or waits, only the first in
-    /// that queue sends requests.
+    /// Whether the threads of one client queue locally, so that only the first of them sends requests.
     #[must_use]
     pub fn queues_here(self) -> bool {
         matches!(self, Kind::Plain | Kind::Fenced)
     }
 
-    /// Whether waiters join the wait queue of clients.
+    /// Whether the owner's client joins the store's wait queue when the owner waits.
     #[must_use]
     pub fn has_wait_queue(self, who: &Who) -> bool {
         match self {
@@ -145,7 +144,6 @@ impl Kind {
         who.owner.is_multiple_of(2)
     }
 
-    /// Whether these two owners must not hold the lock at the same time.
     #[must_use]
     pub fn excludes(self, one: usize, other: usize) -> bool {
         match self {
@@ -160,7 +158,8 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// The channel on which a waiter listens: its client's own channel, or the one for all releases.
+    /// The channel of a waiter: the one that says "you are next", with `own_turn`, or Redisson's for
+    /// releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {
@@ -174,7 +173,7 @@ impl Kind {
         }
     }
 
-    /// The script call for a request. `to` is the new owner of a hand-off.
+    /// The script call for a request. `to` is the owner to which a hand-off releases the lock.
     #[must_use]
     pub fn call(self, op: Op, who: &Who, to: Option<&Who>, waited_ms: u64) -> Call {
         let id = who.id();
@@ -373,8 +372,8 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether all calls still work for a user who may not run this command. Such commands only serve the
-    /// wait queue, read holders' names, or wake waiters.
+    /// Whether all calls still work for a user who may not run this command, because scripts need it only for
+    /// the wait queue, to read holders' names, or to wake waiters.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
         let for_line = ["zadd", "zcard", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
@@ -385,16 +384,16 @@ impl Kind {
         }
     }
 
-    /// Whether a key may have no expiry: a counter, a semaphore itself, or Redisson's fair queue, whose
-    /// places have expiry times of their own.
+    /// Whether a key may lack an expiry: a counter, a semaphore, or a fair lock's queue, whose places have
+    /// expiry times.
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");
         is_queue || self.may_be_left(key) && !key.starts_with("leasehold_")
     }
 
-    /// Whether a key may remain after all owners are done: the records of a semaphore's requests expire by
-    /// themselves.
+    /// Whether a key may exist after all owners have finished: a semaphore, a counter, or a record that
+    /// expires.
     #[must_use]
     pub fn may_be_left(self, key: &str) -> bool {
         let is_semaphore = matches!(self, Kind::Semaphore(_)) && key == LOCK;
@@ -410,13 +409,12 @@ impl Kind {
         text.parse().ok()
     }
 
-    /// Whether an exclusive lock is free.
     #[must_use]
     pub fn is_free(server: &Server) -> bool {
         !server.keys.contains_key(LOCK)
     }
 
-    /// Whether this owner's request would be granted.
+    /// Whether the server would grant the lock to this owner.
     #[must_use]
     pub fn is_free_for(self, server: &Server, who: &Who) -> bool {
         let is_absent = Kind::is_free(server);
@@ -490,7 +488,7 @@ fn is_read(server: &Server) -> bool {
     }
 }
 
-/// Whether the first writer in the queue has waited so long that new readers wait for it.
+/// Whether the first writer in the wait queue has waited so long that new readers must wait for this writer.
 fn a_writer_waits_long(server: &Server) -> bool {
     match server.keys.get("leasehold_lock_queue:{l}").map(|entry| &entry.value) {
         Some(Value::Sorted(line)) => {
@@ -500,7 +498,7 @@ fn a_writer_waits_long(server: &Server) -> bool {
     }
 }
 
-/// Whether the next writer must wait for readers that waited during the last write.
+/// Whether writers must wait because readers that waited during the last write may enter first.
 fn are_readers_expected(server: &Server) -> bool {
     let Some(Value::Sorted(readers)) =
         server.keys.get("leasehold_rwlock_readers:{l}").map(|entry| &entry.value)

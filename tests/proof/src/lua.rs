@@ -17,7 +17,7 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// `knows_acl`: whether scripts can query the user's permissions, as on Redis 7.0 and later.
+    /// Compiles the scripts. With `knows_acl` they can query the user's permissions, as from Redis 7.0 on.
     ///
     /// # Panics
     ///
@@ -77,7 +77,7 @@ impl Scripts {
     }
 }
 
-/// An argument of a command, as text.
+/// The text that the server reads when a script passes this value to a command.
 fn word(value: &LuaValue) -> mlua::Result<String> {
     match value {
         LuaValue::String(text) => Ok(text.to_str()?.to_owned()),
@@ -87,7 +87,7 @@ fn word(value: &LuaValue) -> mlua::Result<String> {
     }
 }
 
-/// How the server writes a number: with 17 digits, and without a decimal point if the number is whole.
+/// The text of a number as the server writes it: an integer has no decimal point.
 fn lua_number(number: f64) -> String {
     if number.fract() == 0.0 && number.abs() < 1e17 { format!("{number:.0}") } else { number.to_string() }
 }
@@ -148,8 +148,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/stores/redis")
 }
 
-/// The library's scripts, joined as `src/stores/redis/script.rs` lists them:
-/// the texts by name, such as `ACQUIRE`. `change` may alter a file, by its name and text, to make a mutant.
+/// The texts of the library's scripts by name, such as `ACQUIRE`, joined from files as
+/// `src/stores/redis/script.rs` lists them. `change` gets each file's name and text, and returns the text.
 ///
 /// # Panics
 ///

@@ -6,7 +6,7 @@ use crate::kinds::{FOREIGN, Kind};
 use crate::lua::Scripts;
 use crate::world::{Limits, World};
 
-/// Three owners of two clients; each acquires once, and nothing goes wrong.
+/// Three owners of two clients. Each acquires once, and nothing goes wrong.
 const CALM: Limits = Limits {
     owners: &[0, 0, 1],
     idle: None,
@@ -23,10 +23,10 @@ const CALM: Limits = Limits {
     refused: None,
 };
 
-/// Two clients, for tests that refuse their user one command. Time may reach one expiry.
+/// Two clients whose user may not run some command, which a test adds. Time may jump once to an expiry.
 pub const REFUSED: Limits = Limits { spans: 1, renewals: 1, reentries: 1, gives_up: 1, ..TWO };
 
-/// Two clients with one owner each, for worlds that would otherwise have too many states.
+/// As [`CALM`], but with only one owner in each client, so that worlds with more events stay small.
 const TWO: Limits = Limits { owners: &[0, 1], ..CALM };
 
 const THREE: Limits = Limits { owners: &[0, 1, 2], ..CALM };
@@ -34,7 +34,7 @@ const THREE: Limits = Limits { owners: &[0, 1, 2], ..CALM };
 pub const KINDS: [Kind; 6] =
     [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::ReadWrite, Kind::Semaphore(1), Kind::Semaphore(2)];
 
-/// A world: its name, its content, and how often each event may happen.
+/// A world: its name, its description for docs/figures/proof.md, and how often each event may happen.
 pub struct Described {
     pub name: &'static str,
     pub words: &'static str,
@@ -45,7 +45,7 @@ const fn world(name: &'static str, words: &'static str, limits: Limits) -> Descr
     Described { name, words, limits }
 }
 
-/// The worlds, the smallest first.
+/// The worlds without Redisson. Those with the fewest states come first.
 pub const WORLDS: [Described; 15] = [
     world("kill", "three owners of two clients; a client is killed", Limits { kills: 1, ..CALM }),
     world(
@@ -92,13 +92,13 @@ pub const WORLDS: [Described; 15] = [
     world("killed", "three clients; one is killed; something ends", Limits { kills: 1, spans: 1, ..THREE }),
 ];
 
-/// The kinds that Redisson shares with us in the mixed worlds.
+/// The kinds that this crate and Redisson share in [`MIXED_WORLDS`].
 pub const MIXED_KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::ReadWrite];
 
 /// Two clients of this crate with one owner each, and Redisson.
 const MIXED: Limits = Limits { owners: &[0, 1, FOREIGN], ..CALM };
 
-/// The worlds with Redisson. A read-write lock has each twice: Redisson reads in one and writes in the other.
+/// The worlds with Redisson. In a read-write lock's worlds, Redisson reads in one run and writes in another.
 pub const MIXED_WORLDS: [Described; 8] = [
     world(
         "threads",
@@ -134,8 +134,8 @@ pub const MIXED_WORLDS: [Described; 8] = [
     ),
 ];
 
-/// The worlds that matter for a kind. `heir` is about hand-offs, which need threads that queue locally. `half`
-/// and `turns` need readers.
+/// The worlds that matter for a kind. The world `heir` is about hand-offs, so its kinds need threads that
+/// queue locally. The worlds `half` and `turns` are about readers.
 pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
     WORLDS.iter().filter(move |world| match world.name {
         "heir" => kind.queues_here(),
@@ -149,8 +149,8 @@ pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits), 5_000_000)
 }
 
-/// The mixed worlds of a kind. Each item says whether Redisson reads or writes, and has the world, and the
-/// limits with the owners in this order.
+/// The worlds with Redisson for a kind. An item has a text that says whether Redisson reads or writes, the
+/// world, and its limits. Owners with even indexes read, so `limits.owners` gives Redisson an index.
 pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static Described, Limits)> {
     let orders = move |world: &'static Described| {
         let last = world.limits.owners;

@@ -1,4 +1,4 @@
-//! The model of the server against a server: the same random sequences of commands, and the same answers.
+//! Compares the answers of the model of a Redis server and of a real one to the same random commands.
 //!
 //! `LEASEHOLD_TEST_SERVER` names the server program. Without it, `redis-server` is found in `PATH`.
 
@@ -13,11 +13,11 @@ use redis::{Connection, Value};
 const SEQUENCES: u64 = 2000;
 const LENGTH: usize = 60;
 
-/// The maximum number of commands in one script. Several are needed, since a server that is out of memory
-/// allows a command only after an earlier write of the script.
+/// The maximum number of commands in one script. A script has several, because a server that is out of memory
+/// runs a command that takes memory only after an earlier write of the script.
 const IN_ONE: usize = 3;
 
-/// Runs the commands by the server's script engine, as the library does. Of an error, returns the first word.
+/// Runs the commands by the server's script engine, as the library does. Returns only an error's first word.
 const RUN: &str = "
     local function plain(reply)
         if type(reply) ~= 'table' then return reply end
@@ -36,7 +36,7 @@ const RUN: &str = "
     end
     return {time, answers}";
 
-/// All commands in all forms that the model knows.
+/// All commands in all forms that the model knows. [`command`] replaces the words in capitals.
 const FORMS: &str = "\
     publish C M; del K; del K K; exists K; exists K K; pttl K; pttl K; pexpire K T; pexpire K T; get K; \
     set K V; set K V XX; set K V PX T; set K V px T; set K V px T; incr K; incrby K N; decrby K N; \
@@ -47,7 +47,7 @@ const FORMS: &str = "\
     zrank K F; zcount K N N; zcount K N +inf; zrange K N N; zrange K N N WITHSCORES; \
     zrangebyscore K N N LIMIT N N; zpopmin K; zremrangebyscore K N N";
 
-/// A random command. There are few different keys, so that commands meet on them.
+/// A random command. It has one of few keys, so that several commands often use the same key.
 fn command(random: &mut Random) -> Vec<String> {
     let forms: Vec<&str> = FORMS.split("; ").collect();
     let form = random.of(&forms);

@@ -1,7 +1,6 @@
 //! Explores worlds in which Redisson shares locks with this crate. Redisson's scripts are recorded from a real
-//! Redisson while this test runs. The page in docs/figures has the numbers of states.
-//!
-//! `LEASEHOLD_BLESS=1 ./check proof` writes these numbers.
+//! Redisson while this test runs. `LEASEHOLD_BLESS=1 ./check proof` writes the numbers of states to
+//! docs/figures/proof.md.
 
 mod changed;
 mod overhear;
@@ -22,7 +21,7 @@ use redis::Connection;
 const SEQUENCES: u64 = 250;
 const LENGTH: usize = 40;
 
-/// The head of each change: the file, the kind of lock, and words of the expected fault.
+/// Changes (see [`changed`]). A head has the file, the kind of lock, and words of the expected fault.
 const MUTANTS: &str = r#"
 acquire_rest.lua | Plain | two hold it
 -   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
@@ -58,7 +57,7 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// The number of worlds without Redisson, the smallest first, in which no mutant may be found.
+/// In so many of the smallest worlds without Redisson no mutant may be found: each must need Redisson.
 const WORLDS_ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
@@ -126,7 +125,7 @@ fn each_mutated_script_is_found_only_in_worlds_with_redisson() {
     page::has("mixed mutants", columns, &found.into_iter().flatten().collect::<Vec<_>>());
 }
 
-/// A script that reads all keys in order, with their values and remaining times.
+/// A script that reads all keys in alphabetical order, with their values and remaining times.
 const DUMP: &str = "
     local read = {
         string = function(key) return redis.call('get', key) end,
@@ -170,7 +169,7 @@ fn evaluated(connection: &mut Connection, text: &str, keys: &[String], arguments
     reply(&answer.expect("an answer of the server"))
 }
 
-/// Whether two replies are equal, except that times may differ by up to `apart`.
+/// Whether two replies are equal, except that times may differ by up to `apart` milliseconds.
 fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
     let time = |reply: &Reply| match reply {
         Reply::Number(number) => Some(*number),

@@ -1,7 +1,5 @@
-//! Explores each kind of lock in all states of some small worlds. The page in docs/figures has the numbers of
-//! states.
-//!
-//! `LEASEHOLD_BLESS=1 ./check proof` writes these numbers.
+//! Explores each kind of lock in all states of some small worlds. `LEASEHOLD_BLESS=1 ./check proof` writes
+//! the numbers of states to docs/figures/proof.md.
 
 mod page;
 

@@ -7,7 +7,8 @@ use changed::{Change, kind_named};
 use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::worlds::{explored, worlds};
 
-/// The head of each change: file, kind of lock whose worlds find the change, words of the expected fault.
+/// Changes (see [`changed`]). A head has the file, the kind of lock to explore, and words of the expected
+/// fault.
 const MUTANTS: &str = r#"
 acquire_rest.lua | Plain | two hold it
 -   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
@@ -194,8 +195,8 @@ semaphore_release.lua | Semaphore(1) | a full server refuses
 - redis.call('pexpire', request, lasts_ms)
 "#;
 
-/// Changes that no model can find, since another line soon makes up for them: the file, the removed code, and
-/// what makes up for it.
+/// Removals of code that no model can find, because other code soon repairs the state: the file, the removed
+/// code, and what repairs the state.
 const ARGUED: &[(&str, &str, &str)] = &[
     (
         "acquire_rest.lua",

@@ -1,5 +1,5 @@
-//! The rules that are in no script, explored in all states of their small worlds, both intact and broken. The
-//! page in docs/figures has the numbers of states.
+//! The library's rules that are in no script, explored in all states of their small worlds, both intact and
+//! broken on purpose. docs/figures/proof.md has the numbers of states.
 
 mod page;
 

@@ -1,6 +1,6 @@
-//! The scripts alone, without the clients of the worlds. Owners of three sorts (plain, with a maximum hold
-//! time, caching) send any requests in any order. A lock that nobody owns can be acquired, whatever fields
-//! its hash still has. No key lacks an expiry. No permit of a semaphore is lost or counted twice.
+//! Explores the scripts without modelled clients: owners of three sorts (plain, with a maximum hold time,
+//! caching) send any requests in any order. In each state, a lock that nobody owns can be acquired, whatever
+//! fields its hash still has, no key lacks an expiry, and no permit is lost or counted twice.
 
 mod changed;
 
@@ -14,13 +14,13 @@ use leasehold_proof::server::{Entry, Reply, Server, Value, commands};
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
 const CHANNEL: &str = "channel";
-/// Used instead of the name of a refused command: the server is out of memory.
+/// Stands where the name of a refused command stands otherwise, and means that the server is out of memory.
 const MEMORY: &str = "memory";
-/// How many requests are sent in a row. This suffices for two owners one after the other, each with a
-/// re-entry and two requests to end its hold.
+/// How many requests are sent in a row. Two owners one after the other need at most six, if each acquires,
+/// re-enters and releases.
 const DEPTH: usize = 7;
 
-/// The owners: one of each sort, and a new one. The first two belong to one client.
+/// An owner of each sort, and one that only tests whether a lock is free. The first two belong to one client.
 const PLAIN: &str = "00000000-0000-8000-8000-000000000001:1";
 const LIMITED: &str = "00000000-0000-8000-8000-000000000001:2";
 const KEEPS: &str = "00000000-0000-8000-8000-000000000002:1";
@@ -35,7 +35,7 @@ fn request(script: &'static str, keys: &[&str], arguments: &[&str]) -> Request {
     Request(script, texts(keys), texts(arguments))
 }
 
-/// The owners of a hash of a plain, fenced or fair lock, or of a read-write lock.
+/// The number of owners in the lock's hash; a read-write lock's hash also has a field `mode`.
 fn owners(server: &Server, lock: &str) -> usize {
     match server.keys.get(lock).map(|entry| &entry.value) {
         Some(Value::Hash(fields)) => {
@@ -45,12 +45,12 @@ fn owners(server: &Server, lock: &str) -> usize {
     }
 }
 
-/// The requests that some owners may send to locks of one kind, and the request of a new owner.
+/// `requests` are sent in any order. In each state without an owner, each request of `fresh` must be granted.
 struct Scene {
     name: &'static str,
     requests: Vec<Request>,
     fresh: Vec<Request>,
-    /// Hashes as earlier versions of the crate may have left them.
+    /// The lock's hash at the start, empty or as an earlier version of the crate may have left it.
     begins: Vec<Vec<(&'static str, &'static str)>>,
     kind: Kind,
 }
@@ -150,12 +150,11 @@ fn read_write() -> Scene {
     Scene { name: "read-write", requests, fresh, begins: vec![vec![]], kind: Kind::ReadWrite }
 }
 
-/// The permits of a semaphore in a scene.
 const PERMITS: i64 = 2;
-/// Used instead of the name of a script: time passes, longer than a lease.
+/// Stands where a script's name stands otherwise, and means that more time than a lease passes.
 const PASS: &str = "time";
 
-/// Permits without a lease: the server records each request's outcome.
+/// A semaphore whose permits have no lease. The server records each request's outcome.
 fn semaphore() -> Scene {
     let (permits, lasts) = (LOCKS[0], "5000");
     let key = |owner: &str| format!("leasehold_request:{{l}}:{owner}");
@@ -175,7 +174,7 @@ fn semaphore() -> Scene {
     Scene { name: "semaphore", requests, fresh, begins: vec![vec![]], kind: Kind::Semaphore(2) }
 }
 
-/// Permits with ids and leases, taken one and two at a time.
+/// A semaphore whose permits have ids and leases, and are acquired one or two at a time.
 fn permits() -> Scene {
     let keys = [LOCKS[0], OUT];
     let acquire = |client: &str, turn: &str, ids: &[&str]| {
@@ -206,13 +205,13 @@ fn is_granted(script: &str, reply: &Reply) -> bool {
 }
 
 impl Scene {
-    /// Whether a client would send the request. A client only gives back what it was granted.
+    /// Whether a client would send the request: a client releases only permits that it was granted.
     fn is_sent(request: &Request, server: &Server) -> bool {
         let is_release = request.0 == "SEMAPHORE_RELEASE" && request.2[2] == "release";
         !is_release || server.keys.contains_key(&request.1[1])
     }
 
-    /// How many permits owners have, and for how many of these the lease has ended.
+    /// The number of permits that owners have, and how many of them have an ended lease.
     fn out(server: &Server) -> (i64, i64) {
         let (mut out, mut over) = (0, 0);
         for (key, entry) in &server.keys {
@@ -229,7 +228,7 @@ impl Scene {
         (out, over)
     }
 
-    /// The fault, in words, of the state `server`, to which a request has led from `before`.
+    /// The fault of the state `server`, in words; `None` if there is none. A request led from `before` to it.
     fn fault(&self, scripts: &Scripts, before: &Server, server: &Server) -> Option<String> {
         let endless = |(key, entry): &(&String, &Entry)| entry.ends_ms.is_none() && !self.kind.may_stay(key);
         if let Some((key, _)) = server.keys.iter().find(endless) {
@@ -331,8 +330,8 @@ fn after_any_refused_command_locks_stay_obtainable_and_keys_expire() {
     }
 }
 
-/// The head of each change: the scene, the file, words of the expected fault and, if any, a command that the
-/// users may not run.
+/// Changes of scripts, in the format of [`changed`]. Each head has the scene, the file, words of the expected
+/// fault and perhaps a command that the users may not run.
 const MUTANTS: &str = r#"
 plain | acquire_rest.lua | ACQUIRE does not get it
 -   if ttl_ms ~= -2 and drop_ownerless(lock, holders) then

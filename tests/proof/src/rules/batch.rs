@@ -14,7 +14,7 @@ pub const RULE: Rule = Rule {
 const HOLDS: usize = 4;
 const LEASE: u8 = 12;
 const TIMEOUT: u8 = 3;
-/// A hold is renewed when this much is left.
+/// A hold is due for a renewal when at most so much of its lease is left.
 const DUE: u8 = 9;
 
 const ONE_DEADLINE: &str = "one deadline for a batch";
@@ -23,9 +23,9 @@ const ONE_DEADLINE: &str = "one deadline for a batch";
 struct Batch {
     broken: &'static str,
     left: [u8; HOLDS],
-    /// The hold whose renewal was sent, and how long ago.
+    /// The request on its way: the hold that it renews, and how long ago it was sent.
     asked: Option<(usize, u8)>,
-    /// Used only if the rule is broken by `ONE_DEADLINE`: the next hold, and the age of the batch.
+    /// Used only with `ONE_DEADLINE`: the hold to renew next, and how long ago the batch began.
     batch: (usize, u8),
 }
 

@@ -1,6 +1,6 @@
-//! Rules of the library that are in no script. Each is a specification: a small world, all of whose states
-//! are explored, and what must hold in each state. A rule can be broken by name, and the exploration must
-//! find each break.
+//! Rules of the library that are in no script. Each is a small world, and what must hold in each of its
+//! states. A test explores all states. Each rule has ways to break it, by name, and the exploration must
+//! then find a fault.
 
 pub mod batch;
 pub mod numbers;
@@ -18,7 +18,7 @@ const MOST: usize = 12_000_000;
 pub struct Rule {
     pub name: &'static str,
     pub words: &'static str,
-    /// The ways to break the rule, and the fault that each leads to.
+    /// The names of the ways to break the rule, each with the fault that the exploration must then find.
     pub breaks: &'static [(&'static str, &'static str)],
     explored: fn(&'static str) -> Explored,
 }

@@ -34,12 +34,12 @@ enum Doing {
 #[derive(Clone, Debug)]
 struct Numbers {
     broken: &'static str,
-    /// The owner number that holds the lock; 255 is the other client.
+    /// The owner number that holds the lock on the server; [`OTHER`] if the other client holds it.
     server: Option<u8>,
     doing: Doing,
     number: u8,
     tries: u8,
-    /// The thread's requests that have not arrived. The thread waits for the last one.
+    /// The thread's requests that have not arrived. A waiting thread waits for the last one.
     on_the_way: Vec<(What, u8)>,
     cleanups: Vec<u8>,
 }
@@ -50,7 +50,7 @@ const OTHER: u8 = 255;
 enum Action {
     Acquire,
     Release,
-    /// An earlier request arrives; nobody waits for its answer.
+    /// A request arrives for whose answer the thread no longer waits.
     Stray(usize),
     Answered,
     /// The request arrives, but its answer does not.

@@ -21,7 +21,7 @@ const LEASE: u8 = 3;
 const SHARE: u8 = 1;
 const TRIES: [u8; 2] = [2, 1];
 
-/// The client, and how many owner numbers it has used before.
+/// An owner: the client, and its owner number.
 type Owner = (usize, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +58,7 @@ struct Redlock {
     broken: &'static str,
     servers: [Option<(Owner, u8)>; SERVERS],
     clients: [Client; 2],
-    /// A request that was abandoned before it arrived; at most one at a time.
+    /// A request that has not arrived and for which nobody waits, with its owner and server.
     late: Option<(Late, Owner, usize)>,
     lates: u8,
     is_ahead: bool,
@@ -67,12 +67,12 @@ struct Redlock {
 #[derive(Clone, Debug)]
 enum Action {
     Begin(usize),
-    /// The request to that server arrives, and is answered.
+    /// The client's request arrives at a server, and is answered.
     Vote(usize, usize),
-    /// The client stops waiting for that server's answer.
+    /// The client stops waiting for a server's answer.
     GivesUp(usize, usize),
     Count(usize),
-    /// The release reaches all servers, but perhaps one of them late.
+    /// The client's release reaches all servers. If a server is named, it gets the release late.
     Release(usize, Option<usize>),
     Late,
     Tick,

@@ -1,5 +1,5 @@
-//! A server that lost a hold gets the hold back: when its vote counts again, and when the hold must be gone
-//! (docs/decisions/0038-a-hold-is-given-back.md).
+//! Redlock restores a hold on a server that lost it: when the server's vote counts again, and when the hold
+//! must be gone (docs/decisions/0038-a-hold-is-given-back.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -22,7 +22,7 @@ const SERVERS: usize = 3;
 const MAJORITY: usize = 2;
 const LEASE: u8 = 3;
 const SHARE: u8 = 1;
-/// How often a server may lose its data. An operator who frees the lock on a majority counts as two losses.
+/// How often servers may lose their data. An operator who frees the lock on a majority counts as two losses.
 const FAULTS: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +40,14 @@ enum Vote {
 }
 
 /// What the holder knows about its hold on a server. `Counts`: the server's vote counts. `Asked`: a request
-/// to restore the hold was sent; the number is how long the restored hold may exist.
+/// to
+/// restore the hold, with this lease, is on its way. `InDoubt`: such a request may succeed after the hold's
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
     Asked(u8),
-    /// The hold was restored. `before_round`: a renewal has begun since.
+    /// The hold was restored. With `before_round` a renewal has begun since, which makes the vote count.
     GivenBack {
         before_round: bool,
     },
@@ -55,18 +57,17 @@ enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tries {
     Not,
-    /// The age of the attempt, and each server's vote.
     Votes(u8, [Vote; SERVERS]),
     Holds(u8),
     Done,
 }
 
-/// A renewal: its age, each server's vote, and whether another owner had held the lock before it began.
+/// A renewal on its way. `had_begun_doomed` says whether `GivenBack::is_doomed` was set when it began.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     age: u8,
     votes: [Vote; SERVERS],
-    /// Which servers counted when the renewal began.
+    /// For each server: whether its vote counted when the renewal began.
     counted: [bool; SERVERS],
     had_begun_doomed: bool,
 }
@@ -80,16 +81,16 @@ struct GivenBack {
     is_released: bool,
     round: Option<Round>,
     seen: [Seen; SERVERS],
-    /// After a counted renewal the holder must still check whether the hold has ended.
+    /// Whether the holder counted a renewal's votes, and must check next whether it has released the lock.
     must_look: bool,
     other: Tries,
-    /// A late restoring request: its server, and the lease of the hold that it would create.
+    /// A request to restore the hold that nobody waits for: its server, and the lease that it would set.
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
-    /// Another owner has held the lock since the grant, or an operator freed it, so this hold must end.
+    /// Whether the hold must end, since another owner was granted the lock, or an operator freed it.
     is_doomed: bool,
-    /// A renewal that began after `is_doomed` was set was still confirmed, which is a fault.
+    /// Whether a majority confirmed a renewal that began after `is_doomed` was set, which is a fault.
     is_confirmed_doomed: bool,
 }
 
@@ -100,7 +101,7 @@ enum Action {
     Silent(usize),
     Count,
     Look,
-    /// The restoring request arrives at this server, and the holder reads the answer.
+    /// The request to restore the hold arrives at this server, and the holder reads the answer.
     Gives(usize),
     /// The holder stops waiting for this server's answer.
     GivesUp(usize),
@@ -153,7 +154,7 @@ impl GivenBack {
         }
     }
 
-    /// The hold is over: nothing is restored any more, and each restoring request must be undone.
+    /// Marks the requests to restore the hold as to be undone; with `or_given_back` also answered ones.
     fn is_over(&mut self, or_given_back: bool) {
         for at in 0..SERVERS {
             self.seen[at] = match self.seen[at] {

@@ -1,4 +1,6 @@
-//! A name that moves between nodes: marks, and the nodes to ask before a grant
+//! A name that moves between a ring's nodes: each earlier node is asked before a grant, and its mark, the
+//! newest
+//! epoch (version of the ring) that it knows, makes it refuse older ones
 //! (docs/decisions/0013-a-ring-of-servers.md).
 
 use super::{Rule, all_of};
@@ -19,7 +21,7 @@ pub const RULE: Rule = Rule {
 
 const NODES: usize = 3;
 
-/// The name's home node in the list of this epoch.
+/// The node of the name in the ring of this epoch.
 fn home(epoch: usize) -> usize {
     epoch - 1
 }
@@ -27,14 +29,14 @@ fn home(epoch: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// How many of the name's nodes have been asked.
+    /// The process asks the name's nodes before a grant. So many have agreed.
     Asks(usize),
     Holds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Node {
-    /// The highest epoch that the node has heard of.
+    /// The newest epoch that the node knows; 0 for a node that is new or lost its data.
     mark: usize,
     holder: Option<usize>,
     is_away: bool,
@@ -45,7 +47,7 @@ struct Ring {
     broken: &'static str,
     nodes: [Node; NODES],
     processes: [Doing; NODES],
-    /// For each process: whether all reachable nodes have its list.
+    /// For each process: whether it has told its epoch to all reachable nodes.
     joined: [bool; NODES],
     has_lost: bool,
     has_been_away: bool,
@@ -69,7 +71,7 @@ impl Ring {
         Ring { broken, nodes, processes, joined: [false; NODES], has_lost: false, has_been_away: false }
     }
 
-    /// The epochs whose nodes are asked before a grant, the newest first.
+    /// The earlier epochs, the newest first. Their nodes are asked before a grant.
     fn before(&self, epoch: usize) -> Vec<usize> {
         let all = (1..epoch).rev();
         match self.broken {
@@ -79,7 +81,7 @@ impl Ring {
         }
     }
 
-    /// Raises the node's mark to this epoch. Returns whether the node accepts requests of this epoch.
+    /// Whether the node accepts a request of this epoch. If so, raises the node's mark to this epoch.
     fn mark(&mut self, at: usize, epoch: usize) -> bool {
         let node = self.nodes[at];
         if node.mark > epoch && self.broken != "an older mark is no reason to refuse" {

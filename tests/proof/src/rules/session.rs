@@ -1,9 +1,11 @@
-//! A session of ZooKeeper: which request the leader has certainly heard of, and how long a hold counts
+//! A session of ZooKeeper: until when the leader certainly keeps the session, and so how long a hold counts
 //! (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
 //!
-//! A client asks a follower, which notes the sign of life and passes the question to the leader. Answers
-//! return through the follower. The leader pings the follower, which then reports its notes. Messages keep
-//! their order in each direction.
+//! A client sends a question to a follower, which notes the sign of life and passes the question to the
+//! leader.
+//! Answers return through the follower. The leader learns of signs of life from followers' replies to its
+//! pings,
+//! and when the client connects to another follower. Messages keep their order in each direction.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -23,14 +25,14 @@ pub const RULE: Rule = Rule {
 const GOES_ON: &str = "the window that has ended goes on";
 
 const SESSION: u8 = 10;
-/// The leader's maximum ping interval, and the longer time between the client's first answer and its second
-/// question.
+/// The leader's maximum ping interval. Between its first answer and its second question the client waits
+/// `LONGER`, so the leader has pinged meanwhile.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
-/// How many questions the client sends at most: three answers show that the leader has heard of the first.
+/// The number of questions that are remembered: three answers show that the leader has heard of the first.
 const ASKED: usize = 3;
 
-/// The maximum number of pings and replies on the way.
+/// The maximum number of pings and of replies to pings that are on their way at once.
 const UNDER_WAY: usize = 2;
 
 /// Messages that travel in one direction, the oldest first.
@@ -49,7 +51,7 @@ enum ToLeader {
     Noted(bool),
 }
 
-/// A question of the client: how long ago it was sent and, if answered, how long ago that was.
+/// A question of the client: how long ago it was sent, and how long ago its answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     sent: u8,
@@ -59,8 +61,8 @@ struct Asked {
 #[derive(Clone, Debug)]
 struct Session {
     broken: &'static str,
-    /// How long the leader will still keep the session. `None`: the session has ended, and another client has
-    /// the lock.
+    /// The time for which the leader still keeps the session. `None`: the leader has ended the session, and
+    /// another client has the lock.
     kept: Option<u8>,
     since_ping: u8,
     follower_noted: bool,
@@ -70,7 +72,6 @@ struct Session {
     window: u8,
     told: bool,
     is_connected: bool,
-    /// Followers that may still die.
     followers: u8,
 }
 
@@ -104,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Extends the window: the leader certainly heard of the session `ago` units of time ago.
+    /// Prolongs the window, because the leader heard of the session at most `ago` ticks ago.
     fn counts(&mut self, ago: u8) {
         let left = (SESSION - 1).saturating_sub(ago);
         if self.window > 0 {
@@ -114,7 +115,7 @@ impl Session {
         }
     }
 
-    /// Processes the answer to the oldest open question.
+    /// Processes an answer, which belongs to the oldest question without one.
     fn learn(&mut self) {
         let Some(at) = self.asked.iter().position(|asked| asked.answered.is_none()) else { return };
         self.asked[at].answered = Some(0);

@@ -1,5 +1,6 @@
-//! How long a client counts on a granted lock: from before the request, for the lease less a share for
-//! differing clocks. A lost hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/mod.rs`).
+//! The window in which a client counts on a hold begins before the request, and is shorter than the lease. A
+//! lost
+//! hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/mod.rs`).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -31,18 +32,18 @@ enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     None,
-    /// The client counts on the lock for this time.
+    /// The client counts on the lock for this remaining time.
     Held(u8),
-    /// The holder was notified of the loss, and still has to release what may remain in the store.
+    /// The client no longer counts on the lock, but has not yet released what may remain in the store.
     Lost,
 }
 
 #[derive(Clone, Debug)]
 struct Client {
     hold: Hold,
-    /// The loss of this hold was reported.
+    /// Whether the loss of this hold was reported.
     told: bool,
-    /// The request on its way, its age, and whether the server granted it.
+    /// The open request, its age, and the server's answer (granted or not) once the request has arrived.
     asked: Option<(What, u8, Option<bool>)>,
 }
 
@@ -51,7 +52,7 @@ struct Window {
     broken: &'static str,
     /// The lock's owner, and its remaining time.
     server: Option<(usize, u8)>,
-    /// The server's clock has run ahead in this lease.
+    /// Whether the server's clock has run ahead in this lease.
     is_ahead: bool,
     clients: [Client; 2],
 }

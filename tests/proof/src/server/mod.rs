@@ -18,10 +18,10 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Value {
     Text(String),
-    /// Fields in the order of insertion, as Redis keeps a small hash.
+    /// Fields in the order of insertion, since Redis returns the fields of a small hash in this order.
     Hash(Vec<(String, String)>),
     List(VecDeque<String>),
-    /// Sorted by score, then by member. All scores that the scripts use are whole numbers.
+    /// Sorted by score, then by member. The scripts use only integers as scores.
     Sorted(Vec<(i64, String)>),
 }
 
@@ -35,14 +35,14 @@ pub struct Entry {
 pub struct Server {
     pub now_us: u64,
     pub keys: BTreeMap<String, Entry>,
-    /// The number of listeners of each channel.
+    /// The number of subscribers of each channel.
     pub listeners: BTreeMap<String, i64>,
-    /// The messages that were published since the caller last took them.
+    /// The messages (channel and text) that were published since the caller last took them.
     pub published: Vec<(String, String)>,
-    /// A command that the user may not use.
+    /// A command that the user may not run.
     pub refused: Option<String>,
     pub is_full: bool,
-    /// The running script has written. Redis then no longer checks its memory.
+    /// Whether the running script has written. If so, Redis runs its other commands although memory is full.
     pub has_written: bool,
 }
 
@@ -55,7 +55,7 @@ pub fn commands() -> impl Iterator<Item = &'static str> {
     COMMANDS.split(' ')
 }
 
-/// Commands that write and may need memory. `WRITES` has those that write and need none.
+/// Commands that Redis refuses when memory is full. `WRITES` has the other commands that write.
 const TAKES_MEMORY: [&str; 9] =
     ["set", "incr", "incrby", "decrby", "hset", "hincrby", "rpush", "zadd", "zincrby"];
 const WRITES: [&str; 8] = ["del", "pexpire", "hdel", "lpop", "lrem", "zrem", "zpopmin", "zremrangebyscore"];
@@ -72,7 +72,8 @@ fn integer(text: &str) -> Option<i64> {
     if is_written_so { text.parse().ok() } else { None }
 }
 
-/// Start and length of a range of a list or sorted set.
+/// The start and the length of a range from its first to its last index; a negative index counts from the
+/// end.
 fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let from = if first < 0 { (length + first).max(0) } else { first };
@@ -80,7 +81,7 @@ fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     (from as usize, (to - from + 1).max(0) as usize)
 }
 
-/// Reads a whole score, perhaps in Lua's notation for large numbers.
+/// Reads a score, which must be an integer. A large one may be in Lua's notation (1e+15).
 fn score(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     #[allow(clippy::cast_possible_truncation)]
@@ -125,7 +126,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// For a command that is not modelled: a script that begins to use one needs it here.
+    /// If the command is not modelled. A command that a script begins to use must be added here.
     pub fn call(&mut self, words: &[String]) -> Reply {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let [command, rest @ ..] = words.as_slice() else { return error("ERR no command") };

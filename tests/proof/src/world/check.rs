@@ -14,7 +14,7 @@ impl World<'_> {
         })
     }
 
-    /// Whether no request is on its way, and every living owner sleeps or has finished.
+    /// Whether nothing is about to happen: no request is on its way, and nobody is about to send one.
     fn is_still(&self) -> bool {
         let is_still = |owner: &Owner| match owner.phase {
             Phase::Sleeps { until_ms } => {
@@ -96,7 +96,6 @@ impl World<'_> {
         forgotten.map(|owner| format!("nobody wakes {:?}, which could have it", owner.who))
     }
 
-    /// The fault, in words.
     pub(super) fn check(&self) -> Option<String> {
         self.wrong
             .clone()

@@ -66,8 +66,8 @@ impl World<'_> {
         }
     }
 
-    /// The request was refused, and the caller gets an error. A hold whose renewal or release was refused
-    /// lasts until its window ends.
+    /// Processes the answer "refused": the caller gets an error. A hold whose renewal was refused lasts until
+    /// its window ends.
     pub(super) fn refused(&mut self, request: &Request) {
         let owner = request.who.owner;
         match (request.op, self.owners[owner].phase) {
@@ -107,7 +107,8 @@ impl World<'_> {
         (owner.heard, owner.is_next, owner.standby) = (false, false, false);
     }
 
-    /// The waiter subscribes, then attempts once more, and then sleeps; so it misses no release in between.
+    /// Processes "busy". A new subscriber attempts once more, since it may have missed a release, and then
+    /// sleeps.
     pub(super) fn is_to_wait(&mut self, owner: usize, left_ms: Option<u64>, all_releases: bool) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_is_to_wait(owner, left_ms);
@@ -139,7 +140,7 @@ impl World<'_> {
         owner.phase = Phase::Sleeps { until_ms };
     }
 
-    /// The owner will not learn this request's outcome. A request that is on its way may still arrive.
+    /// Ends the owner's wait for an answer that is late or lost. The request may still arrive.
     pub(super) fn unknown(&mut self, request: &Request) {
         if request.who.is_foreign() {
             return self.foreign_knows_nothing(request);

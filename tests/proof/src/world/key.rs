@@ -1,4 +1,4 @@
-//! The parts of a state that distinguish it from others.
+//! The text that identifies a state of a world.
 
 use std::fmt::Write;
 
@@ -7,7 +7,6 @@ use crate::kinds::{Answer, Kind};
 use crate::server::Value;
 
 impl World<'_> {
-    /// The text that identifies this state. Times in it are relative to the present.
     pub(super) fn described(&self) -> String {
         // The fault is part of the key, because two states may differ in nothing else.
         let mut key = self.wrong.clone().unwrap_or_default();

@@ -1,10 +1,10 @@
 //! A world: clients, their requests on the way, a server, and time.
 //!
-//! The clients behave like the library's engine. A waiter attempts, subscribes, attempts again, and sleeps until
-//! a message or the reported end of a lease. A holder counts on its hold only within the window, which begins
-//! before the request was sent. A client retires an owner number while a request under that number may still
-//! arrive, and hands a lock off to its own threads. Safety polls are not modelled: a waiter must not need them
-//! unless a request was lost or a process killed.
+//! The clients behave like the library's engine. A waiter attempts, subscribes, attempts again, and sleeps
+//! until a message or the reported end of a lease. A holder counts on its hold only within the window, which
+//! begins before the request is sent. If a request under an owner number may still arrive, the client uses
+//! another number. A client hands a lock off between its own threads. Clients send no safety polls, since a
+//! waiter must not need one unless a request was lost or a process killed.
 
 mod check;
 mod client;
@@ -19,22 +19,22 @@ use crate::server::{Server, Value};
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 
-/// Within this time each request is answered or abandoned. It is longer than a lease, so that holds can end
-/// while requests are on their way, and much shorter than the time for which outcomes are recorded.
+/// The longest time that a request may be on its way; then it is answered or abandoned. It is longer than a
+/// lease, so that holds can end meanwhile, and much shorter than the time for which outcomes are recorded.
 const LATEST_US: u64 = 1_500_000;
 
 const TICK_US: u64 = 5000;
 
-/// The time after which the second client in the queue asks without waiting for the first, with a margin.
+/// The time after a release until the second client in the queue attempts if the first has not, and a margin.
 const SOON_MS: u64 = 26;
 
-/// How often each event may happen in a world.
+/// What a world has, and how often each event may happen in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub owners: &'static [usize],
-    /// An owner that never wants the lock.
+    /// The index of an owner that never wants the lock.
     pub idle: Option<usize>,
-    /// How often each owner acquires the lock or gives up.
+    /// How often each owner acquires the lock and releases it, or gives up.
     pub cycles: u8,
     /// How many requests or answers may be lost or late.
     pub faults: u8,
@@ -50,7 +50,7 @@ pub struct Limits {
     pub gives_up: u8,
     /// How often the server may run out of memory. It may recover at any time.
     pub fills: u8,
-    /// A command that the user may not use.
+    /// A command that the user may not run.
     pub refused: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ enum Phase {
         until_us: u64,
         levels: u8,
     },
-    /// The owner holds the lock, and a request for more time or another level is on its way.
+    /// The owner holds the lock, and its renewal or re-entry is on its way.
     Extends {
         until_us: u64,
         levels: u8,
@@ -92,17 +92,17 @@ struct Owner {
     since_us: u64,
     /// Whether the owner has made an attempt since the wait began.
     has_asked: bool,
-    /// Whether the owner listens for the message that it is next.
+    /// Whether the owner's client listens for the message that it is next in the queue.
     own_turn: bool,
-    /// Whether the owner listens to all releases.
+    /// Whether the owner listens for a message about each release.
     releases: bool,
-    /// The messages that the owner received since its last request: a release, or its turn.
+    /// Whether the owner got a message since its last request. `is_next`: the message said that it is next.
     heard: bool,
     is_next: bool,
     standby: bool,
-    /// An earlier request may still arrive under the owner's number.
+    /// Whether a request under the owner's number may still arrive, so that the next cycle needs a new one.
     is_spent: bool,
-    /// The server lost its data, and with it this owner's hold.
+    /// Whether the server lost this owner's hold with its data.
     is_void: bool,
 }
 
@@ -114,11 +114,10 @@ struct Request {
     sent_us: u64,
     /// How long the owner had waited when the request was sent.
     waited_ms: u64,
-    /// Whether the owner still waits for the answer.
     is_awaited: bool,
-    /// Whether the request is sent on the client's connection, where earlier requests arrive first.
+    /// Whether earlier requests of the client arrive first, because all use one connection.
     is_in_order: bool,
-    /// The id of the Redisson release to which this request belongs; 0 for all other requests.
+    /// The id of the release that a request of Redisson sends, or whose outcome it deletes; otherwise 0.
     unlock: u8,
     answer: Option<Answer>,
     is_void: bool,
@@ -130,9 +129,9 @@ pub enum Action {
     GiveUp(usize),
     Serve(usize),
     Answer(usize),
-    /// This request, or its answer, never arrives.
+    /// The request with this index, or its answer, never arrives.
     Lose(usize),
-    /// The owner no longer waits for this request, which may still arrive.
+    /// The owner no longer waits for the answer to the request with this index, which may still arrive.
     Late(usize),
     Renew(usize),
     Reenter(usize),
@@ -149,7 +148,7 @@ pub enum Action {
 #[derive(Clone)]
 pub struct World<'a> {
     scripts: &'a Scripts,
-    /// The foreign client's requests, if there is one.
+    /// Redisson's requests, if Redisson is a client of this world.
     foreign: Option<&'a Foreign>,
     kind: Kind,
     left: Limits,
@@ -157,10 +156,10 @@ pub struct World<'a> {
     owners: Vec<Owner>,
     requests: Vec<Request>,
     last_fence: u64,
-    /// Nothing has gone wrong: no request lost, no answer later than its lease, no process killed, no data
-    /// lost, no hold expired.
+    /// Whether nothing has happened that excuses a forgotten waiter or a wrong hold count: a lost or late
+    /// request, an expired hold, lost data, a killed client that did more than wait, a refused command.
     is_calm: bool,
-    /// No process was killed and no data was lost.
+    /// Whether no process was killed, no data were lost, and no command is refused.
     is_whole: bool,
     wrong: Option<String>,
 }
@@ -201,8 +200,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends a request on the client's connection, except a request that undoes an unanswered one, which uses
-    /// another connection.
+    /// Sends a request on the client's shared connection. A request that undoes an unanswered one, and each
+    /// request of Redisson, uses another connection.
     fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
         let who = self.owners[owner].who;
         let sent_us = self.server.now_us;
@@ -226,7 +225,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Whether this owner must wait because another thread of its client sends the requests.
+    /// Whether this owner may not send a request, because another thread of its client is ahead of it.
     fn stands_behind(&self, owner: usize) -> bool {
         let me = &self.owners[owner];
         // Of a client's threads that want permits, only one sends requests at a time.
@@ -251,7 +250,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// A thread of the same client that can receive the lock by a hand-off.
+    /// The index of a thread of the same client to which this owner can hand the lock off.
     fn successor(&self, owner: usize) -> Option<usize> {
         let client = self.owners[owner].who.client;
         let waits = |other: &&Owner| {
@@ -262,8 +261,8 @@ impl<'a> World<'a> {
         self.owners.iter().find(waits).map(|other| other.who.owner)
     }
 
-    /// The owner stops waiting. The place in the queue belongs to the client, so it stays if another thread
-    /// of the client waits. Otherwise the client leaves the queue.
+    /// Ends the owner's wait. The place in the queue belongs to the client, so the client leaves the queue
+    /// only if no other thread of it waits.
     fn leaves(&mut self, owner: usize) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
@@ -279,7 +278,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The owner holds nothing now, and wants nothing until its next cycle.
+    /// Ends the owner's cycle. With `gives_number_up` the next cycle has a new owner number.
     fn end_cycle(&mut self, owner: usize, gives_number_up: bool) {
         let owner = &mut self.owners[owner];
         owner.phase = Phase::Idle;
@@ -363,7 +362,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Ends the windows and holds that have expired, in the clients and in the store.
+    /// Removes expired keys, and ends the holds whose window has ended.
     fn end_windows(&mut self) {
         self.keep_places();
         self.server.expire();
@@ -387,7 +386,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A sleeping waiter attempts at least every 1.2 s, and so keeps its place in the queue.
+    /// Renews the queue places of sleeping waiters, instead of their safety polls, which are not modelled.
     fn keep_places(&mut self) {
         let (now_ms, now_s) = (self.server.now_ms(), (self.server.now_us / 1_000_000) as i64);
         let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();
@@ -403,8 +402,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether time may advance to `now_us`: not if a request would then be on its way for too long. Each
-    /// request is answered or abandoned before that.
+    /// Whether time may advance to `now_us`: if no request would then be on its way for more than
+    /// [`LATEST_US`].
     fn may_become(&self, now_us: u64) -> bool {
         self.requests.iter().all(|request| now_us <= request.sent_us + LATEST_US)
     }

@@ -1,4 +1,4 @@
-//! The possible steps, and their outcomes.
+//! The steps that are possible in a state, and the state to which each leads.
 
 use super::{Action, Phase, Request, TICK_US, World};
 use crate::explore;

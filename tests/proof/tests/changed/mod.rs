@@ -1,5 +1,5 @@
-//! Changes of scripts, written as paragraphs. The first line is a head of words, separated by ` | `. Lines
-//! that begin with `- ` are text in the file; lines that begin with `+ ` replace this text.
+//! Changes of scripts, one a paragraph. The first line is the head: words separated by ` | `, whose meaning
+//! each test defines. Lines that begin with `- ` are a script's text; lines that begin with `+ ` replace it.
 
 #![allow(dead_code, reason = "each test uses another part of this")]
 
@@ -23,13 +23,13 @@ impl Change {
         })
     }
 
-    /// The words of the head; missing words at its end are empty.
+    /// The first `N` words of the head. Words that the head lacks are empty.
     pub fn head<const N: usize>(&self) -> [&'static str; N] {
         let mut words = self.head.split(" | ");
         [(); N].map(|()| words.next().unwrap_or_default())
     }
 
-    /// The file's text, with this change if the file is `changed`.
+    /// The `text` of the file `name`. If this is the file `changed`, the change is made.
     pub fn made(&self, changed: &str, name: &str, text: String) -> String {
         if name != changed {
             return text;

@@ -17,20 +17,18 @@ use crate::real::{Program, start};
 
 const LOCK: &str = "{l}";
 
-/// Numbers that occur nowhere else, so that they can be found in requests. A renewal comes after a third of a
-/// lease.
+/// The lease and waits of the recorded requests. No other part of a request has these numbers, so
+/// placeholders can replace them. A renewal comes after a third of the lease, 5 s.
 const LEASE_MS: &str = "15001";
 const FAIR_WAIT_MS: &str = "70003";
 const SHORT_WAIT_MS: &str = "701";
 
-/// A step that takes longer than this fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A script that runs a command which Redisson sends without a script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
-/// The requests that Redisson sends. Without Java or Maven, prints a message and returns `None`; in CI,
-/// panics.
+/// The requests that Redisson sends; `None`, after a message, without Java or Maven. In CI it panics instead.
 pub fn redisson() -> Option<&'static Foreign> {
     static HEARD: OnceLock<Result<Foreign, String>> = OnceLock::new();
     let heard = HEARD.get_or_init(|| jar().and_then(|()| Ear::new()).map(Ear::listen));
@@ -76,7 +74,7 @@ fn jar() -> Result<(), String> {
     }
 }
 
-/// The agent of `tests/interop`, whose documentation describes requests and answers.
+/// The Java agent of `tests/interop/agent.rs`, which describes requests and answers.
 struct Java {
     _program: Program,
     requests: ChildStdin,
@@ -148,8 +146,8 @@ impl Ear {
         })
     }
 
-    /// For each part, one thread acquires, re-enters, renews and releases the lock. Another tries in vain.
-    /// Then the lock is freed by force.
+    /// Makes Redisson send every request. For each part, thread `a` acquires, re-enters, renews and releases
+    /// the lock, thread `b` tries in vain, and at last `a` frees the lock by force.
     fn listen(mut self) -> Foreign {
         // Skips the requests that Redisson sent when it connected.
         let mark = self.mark();
@@ -200,8 +198,8 @@ impl Ear {
         self.step("a", part, &verb("force-unlock"), &[], &[Verb::Force, Verb::Renew], "true");
     }
 
-    /// Lets a thread run a command, and records the scripts that it sends. A script that is not known yet
-    /// belongs to the first of the verbs `new` that has no script yet.
+    /// Lets a thread of the JVM run a command, and records the scripts that the thread sends. The verbs `new`
+    /// say, in order, what scripts do that are seen for the first time.
     fn step(&mut self, thread: &str, part: Part, verb: &str, more: &[&str], new: &[Verb], expected: &str) {
         let said = self.java.ask(thread, verb, &[&[LOCK], more].concat());
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));
@@ -227,7 +225,7 @@ impl Ear {
         mark
     }
 
-    /// The next command of a client. Commands that scripts call are skipped.
+    /// The next command in MONITOR's output that a client sent, and not a script.
     fn next(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();
@@ -284,7 +282,7 @@ impl Ear {
         name
     }
 
-    /// A word of a request, with placeholders for the parts that differ between requests.
+    /// A word of a request, with a placeholder such as `<owner>` for each part that differs between requests.
     fn marked(&self, word: &str) -> String {
         let mut marked = word.to_owned();
         for owner in self.owners.values() {

@@ -1,4 +1,4 @@
-//! Results of the models. `target/figures` gets each table whole, and `docs/figures/proof.md` a line of it.
+//! Tables of results. Each is written to a file in `target/figures`; docs/figures/proof.md has a line for it.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: &str = "docs/figures/proof.md";
 
-/// Guards the page, since tests of one program write to it at the same time.
+/// Held while docs/figures/proof.md is written, since tests of one program run at the same time.
 static PAGE_IS_WRITTEN: Mutex<()> = Mutex::new(());
 
-/// Checks that the page has this table's line: the number of rows, the sum of states, and a checksum of the
-/// text. With `LEASEHOLD_BLESS` set, writes the line.
+/// Panics unless docs/figures/proof.md has this table's line: the number of rows, the sum of states, and a
+/// checksum of the text. If `LEASEHOLD_BLESS` is set, writes the line instead.
 pub fn has(name: &str, columns: &str, rows: &[String]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let rule = "|---".repeat(columns.matches('|').count() - 1) + "|";
@@ -43,7 +43,7 @@ pub fn has(name: &str, columns: &str, rows: &[String]) {
     );
 }
 
-/// FNV-1a of 64 bits.
+/// The hash FNV-1a of 64 bits.
 fn checksum(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

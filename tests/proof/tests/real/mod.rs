@@ -1,4 +1,4 @@
-//! A real Redis server, with which the model is compared.
+//! A real Redis server, with whose answers tests compare those of the model.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use leasehold_proof::server::Reply;
 use redis::{Connection, Value};
 
-/// A process that ends with its test.
+/// A process that is killed on drop.
 pub struct Program(pub Child);
 
 impl Drop for Program {
