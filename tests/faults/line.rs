@@ -346,8 +346,8 @@ scenario!(a_waiter_for_a_deleted_key_takes_over_within_a_poll, |world| {
     drop(held);
 });
 
-/// The release removes the first client from the queue, has no right to notify it, and puts it back. The queue
-/// must still expire. Found by `tests/proof`.
+/// The release removes the first client from the queue, has no right to notify it, and puts it back. The
+/// queue must still expire. Found by `tests/proof`.
 #[test]
 fn a_release_that_may_not_notify_leaves_an_expiring_queue() {
     let user =

@@ -329,8 +329,7 @@ impl Trouble {
 }
 
 /// The lines of all workers, each worker's in order. Workers that were killed or still run, at most
-/// `unfinished`,
-/// may have left their last line unfinished.
+/// `unfinished`, may have left their last line unfinished.
 fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     let mut all = Vec::new();
     let mut torn = 0;

@@ -33,7 +33,8 @@ pub struct MysqlServer {
 in_a_folder!(MysqlServer);
 
 impl MysqlServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is found.
+    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is
+    /// found.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])

@@ -4,7 +4,8 @@
 //! *kernel* keeps a connection's bytes and sends them again, even after the process closed it. Such a
 //! request arrives late without any proxy.
 //!
-//! Needs root, `ip` (iproute2) and `iptables`. Otherwise [`Netns::new`] reports [`missing`] and returns `None`.
+//! Needs root, `ip` (iproute2) and `iptables`. Otherwise [`Netns::new`] reports [`missing`] and returns
+//! `None`.
 
 use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};

@@ -25,7 +25,8 @@ pub struct PostgresServer {
 in_a_folder!(PostgresServer);
 
 impl PostgresServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is found.
+    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is
+    /// found.
     #[track_caller]
     pub fn start() -> Option<PostgresServer> {
         PostgresServer::start_with(&[])

@@ -1,7 +1,7 @@
 //! A TCP proxy that understands RESP, in front of one server.
 //!
-//! The proxy pairs each command of a connection with its reply, in order, so that a test can name the reply to
-//! lose: "the next EVALSHA that names this lock". Like a network it delays, holds or loses bytes from some
+//! The proxy pairs each command of a connection with its reply, in order, so that a test can name the reply
+//! to lose: "the next EVALSHA that names this lock". Like a network it delays, holds or loses bytes from some
 //! point on, or ends the connection. Like TCP it never loses bytes within a stream, with two exceptions:
 //! [`Proxy::drop_messages`] and [`Fault::repeat`].
 //!

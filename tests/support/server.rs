@@ -4,8 +4,8 @@
 //! `scripts/servers.sh` prints them (`redis-7.0=/usr/bin/redis-server`). Otherwise `redis-server` and
 //! `valkey-server` are found in `PATH`. The first is the default.
 //!
-//! Each server also listens on a Unix socket for admin connections, which have a user of their own if the server
-//! has passwords. So they work whatever a test does to network, TLS or ACL.
+//! Each server also listens on a Unix socket for admin connections, which have a user of their own if the
+//! server has passwords. So they work whatever a test does to network, TLS or ACL.
 
 use super::netns::Netns;
 use super::programs::{Running, listens, log_in};

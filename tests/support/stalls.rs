@@ -6,8 +6,8 @@
 //! zero, so a bound plus the sum is the promise itself.
 //!
 //! The sum covers all threads of this process, since nothing says which ones a step needs. Beside twelve busy
-//! tests it soon equals the elapsed time, so that no bound can fail. In a process of its own, a test counts only
-//! its own threads and servers. `tests/README.md` says how to judge a bound.
+//! tests it soon equals the elapsed time, so that no bound can fail. In a process of its own, a test counts
+//! only its own threads and servers. `tests/README.md` says how to judge a bound.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

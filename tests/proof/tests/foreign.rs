@@ -1,5 +1,5 @@
-//! Explores worlds in which Redisson shares locks with this crate. Redisson's scripts are recorded from a real
-//! Redisson while this test runs. `LEASEHOLD_BLESS=1 ./check proof` writes the numbers of states to
+//! Explores worlds in which Redisson shares locks with this crate. Redisson's scripts are recorded from a
+//! real Redisson while this test runs. `LEASEHOLD_BLESS=1 ./check proof` writes the numbers of states to
 //! docs/figures/proof.md.
 
 mod changed;

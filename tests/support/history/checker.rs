@@ -1,9 +1,9 @@
-//! Checks a history by the intervals of its holds. (The other checker, Porcupine, searches for an order of all
-//! operations.)
+//! Checks a history by the intervals of its holds. (The other checker, Porcupine, searches for an order of
+//! all operations.)
 //!
 //! A hold certainly exists from the return of its acquire, or of a re-entry, to the call of its end. If these
-//! intervals do not conflict, the history is possible: each acquire took effect when it returned, and each end
-//! when it was called.
+//! intervals do not conflict, the history is possible: each acquire took effect when it returned, and each
+//! end when it was called.
 
 use std::collections::BTreeMap;
 

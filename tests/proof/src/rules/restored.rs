@@ -40,9 +40,8 @@ enum Vote {
 }
 
 /// What the holder knows about its hold on a server. `Counts`: the server's vote counts. `Asked`: a request
-/// to
-/// restore the hold, with this lease, is on its way. `InDoubt`: such a request may succeed after the hold's
-/// end.
+/// to restore the hold, with this lease, is on its way. `InDoubt`: such a request may succeed after the
+/// hold's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,

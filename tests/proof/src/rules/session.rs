@@ -2,10 +2,8 @@
 //! (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
 //!
 //! A client sends a question to a follower, which notes the sign of life and passes the question to the
-//! leader.
-//! Answers return through the follower. The leader learns of signs of life from followers' replies to its
-//! pings,
-//! and when the client connects to another follower. Messages keep their order in each direction.
+//! leader. Answers return through the follower. The leader learns of signs of life from followers' replies to
+//! its pings, and when the client connects to another follower. Messages keep their order in each direction.
 
 use super::{Rule, all_of};
 use crate::explore::World;

@@ -1,6 +1,5 @@
 //! The window in which a client counts on a hold begins before the request, and is shorter than the lease. A
-//! lost
-//! hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/mod.rs`).
+//! lost hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/mod.rs`).
 
 use super::{Rule, all_of};
 use crate::explore::World;

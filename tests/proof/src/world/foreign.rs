@@ -5,10 +5,8 @@
 //! has a pool of connections.
 //!
 //! The model leaves out two faults of Redisson. Its threads never change their owner ids, so a late request
-//! may end
-//! a later hold, or add a level; in the model a thread stops after a lost or late request. Its threads count
-//! on
-//! a hold until they release it; in the model only until the requested lease has ended.
+//! may end a later hold, or add a level; in the model a thread stops after a lost or late request. Its
+//! threads count on a hold until they release it; in the model only until the requested lease has ended.
 
 use super::{Phase, Request, World};
 use crate::foreign::{Foreign, Part, unlock_id};
