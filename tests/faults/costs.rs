@@ -1,4 +1,4 @@
-//! The number of requests that each kind of lock costs while it is free, counted by the proxy.
+//! The number of requests that each kind of lock costs if nobody else wants the lock, counted by the proxy.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::support::epilogue::not_given_back;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, verb};
 
-/// The label of a kind of lock, the number of scripts that one use of it sends, and the use.
+/// A label, the number of scripts that one use of a lock sends, and the use.
 type Use = (&'static str, usize, Act);
 type Act = fn(&LockClient);
 
@@ -105,7 +105,7 @@ fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     })
 }
 
-/// Removes the semaphores, the latch, and the records of requests, which would all outlast the test.
+/// Removes the keys of semaphores, of the latch and of requests' records, which would outlast the test.
 fn clear(world: &World) {
     for key in world.lock_keys() {
         if key.starts_with("leasehold_request:") {
@@ -116,8 +116,7 @@ fn clear(world: &World) {
     }
 }
 
-/// The sent commands, except those that open a connection or write the client's entry in the directory of
-/// clients.
+/// The commands sent since then, except those that open a connection or write the client's directory entry.
 fn sent(world: &World, since: usize) -> Vec<Command> {
     let mut commands = world.proxy.commands().split_off(since);
     commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));
@@ -125,7 +124,7 @@ fn sent(world: &World, since: usize) -> Vec<Command> {
     commands
 }
 
-/// Waits until no more commands arrive, because the last one may have no waiting caller, and counts them.
+/// Waits until no more commands arrive, since no caller may wait for the last one. Returns their number.
 fn settled(world: &World) -> usize {
     let (mut count, mut since) = (world.proxy.commands().len(), now());
     assert!(eventually(LONG, || {
@@ -323,14 +322,14 @@ scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     lock.unlock().unwrap();
 });
 
-/// A client that writes no entry in the directory of clients and has no subscriptions yet.
+/// A client without a directory entry and without subscriptions.
 fn client(world: &World) -> LockClient {
     let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(60)).directory(false);
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()
 }
 
-/// The number of commands that the server has run (without those that open connections or read this number),
-/// and the server's text about all commands.
+/// The number of commands that the server has run, except those that open connections or read this number,
+/// and the server's statistics.
 fn commands_run(world: &World) -> (u64, String) {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {

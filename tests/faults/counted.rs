@@ -1,4 +1,4 @@
-//! Counts stay right when an answer is lost, and notifications are not lost when their receiver dies.
+//! Counts of permits and latches survive lost answers, and notifications the death of their receiver.
 
 use leasehold::Result;
 
@@ -14,7 +14,7 @@ fn clear(world: &World) {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 }
 
-/// The name of a change, the count before, the call, its result, and the count after.
+/// The name of a change, the count before it, the call, the call's result, and the count after it.
 type Change = (&'static str, &'static str, fn(&LockClient) -> Result<i64>, i64, Option<i64>);
 
 fn changes() -> Vec<Change> {

@@ -9,8 +9,8 @@ use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
-/// Whether the command is a search's question about a lock: the only script with one key and one argument,
-/// the searching owner.
+/// Whether the command asks for a lock's holder, in a deadlock search. Of the scripts only this one has one
+/// key and one argument, the searching owner.
 fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -251,7 +251,7 @@ test_on!(
     }
 );
 
-/// `dies` is stopped, as if its process were dead, so the deadlock lasts until the lease of `dies` ends.
+/// `dies` is stopped, which stands for its process's death. Only the end of its lease ends the deadlock.
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();

@@ -1,5 +1,4 @@
-//! The directory, in which clients describe themselves: clients write to it seldom, and no lock depends on
-//! it.
+//! The directory in which clients describe themselves: clients seldom write to it, and no lock depends on it.
 
 use super::world::{ENTRIES, L, R, World};
 use crate::support::prelude::*;

@@ -38,7 +38,7 @@ fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
 }
 
-/// Returns 0 if all calls were refused in the child, and otherwise the number of the first that was not.
+/// The child's exit code: 0, or the number of the first call that was not refused as [`ErrorKind::Forked`].
 fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
     let other = |outcome: &Result<(), Error>| !matches!(outcome, Err(error) if error.kind() == ErrorKind::Forked && !error.is_retryable());
     outcomes.iter().position(other).map_or(0, |place| place as u8 + 1)
@@ -85,7 +85,7 @@ scenario!(a_forked_childs_calls_are_refused_and_send_nothing, |world| {
     assert!(world.is_free("parents"));
 });
 
-/// Whether, in the child, every query of the guard reports a lost hold.
+/// Whether every query of the guard says in the child that the hold is lost.
 macro_rules! is_lost_here {
     ($guard:expr) => {{
         let (guard, told) = (&$guard, Arc::new(AtomicBool::new(false)));
@@ -325,7 +325,7 @@ scenario!(a_forked_childs_shutdown_spares_its_parents_directory_entry, |world| {
     assert!(world.is_free(&key));
 });
 
-/// Both processes have pid 1: the parent in its container, and the child in a new container of its own.
+/// Parent and child both have pid 1, the child in a container of its own.
 #[test]
 fn a_forked_child_with_the_same_pid_is_refused() {
     const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";

@@ -1,5 +1,5 @@
-//! Memory after a crowd of locks, counted by this program's allocator: the process size would include memory
-//! that the allocator keeps.
+//! The bytes that remain allocated after many locks were used. They are counted by this program's allocator,
+//! because the process size includes memory that the allocator keeps.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::support::prelude::*;
 static ALLOCATOR: Counting = Counting;
 
 const MIB: i64 = 1 << 20;
-/// The bytes that may remain allocated when all leases are over.
+/// The maximum number of bytes that may remain allocated when all leases are over.
 const LEFT: i64 = 2 * MIB;
 const CROWD: usize = 10_000;
 
@@ -22,9 +22,9 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     }
 }
 
-/// A client remembers the last `LAPSED` expired holds, to explain a failed `unlock`.
+/// The number of expired holds that a client remembers, to explain a failed `unlock`.
 const LAPSED: usize = 1_024;
-/// More holds than a client remembers.
+/// A number of holds larger than `LAPSED`.
 const REMEMBERED: usize = 2_000;
 
 #[track_caller]
@@ -53,7 +53,7 @@ scenario!(ten_thousand_expired_leases_leave_no_memory_allocated, |world| {
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
 
-/// In each round old holds end and new ones begin. A map that grows with each removed entry would show here.
+/// In each round old holds end and new ones begin, so a map that grows when entries are removed would show.
 #[test]
 fn rounds_of_expired_leases_leave_no_memory_allocated() {
     alone(|| {
@@ -82,7 +82,7 @@ fn rounds_of_expired_leases_leave_no_memory_allocated() {
     });
 }
 
-/// Maximum bytes that an uncontended acquire and release allocate. docs/performance.md has the figures.
+/// The most bytes that an uncontended acquire and release may allocate (figures: docs/performance.md).
 const MOST_BYTES: u64 = 3 << 10;
 
 scenario!(an_uncontended_acquire_and_release_allocate_little_memory, |world| {

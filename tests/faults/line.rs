@@ -12,9 +12,9 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
 
-/// No lease expires within a test, so a waiter that is served was notified or polled.
+/// No lease expires within a test, so only a notification or a poll can end a wait.
 const LEASE: Duration = Duration::from_secs(60);
-/// A wait below this was ended by a notification, since polls are further apart.
+/// A notification ended a wait that was shorter than this, since polls are further apart.
 const BELOW_A_POLL: Duration = ms(500);
 
 fn client(world: &World) -> LockClient {
@@ -143,8 +143,8 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &queue_key(name), "60000"]);
 }
 
-/// In a hundred rounds the first client in the queue is dead, or stopped while connected, and the second
-/// client waits behind it.
+/// The second client's waits after a release, in a hundred rounds. The first client in the queue is dead, or
+/// stopped if `is_connected`.
 fn waits_behind_an_absent_client(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {
@@ -272,7 +272,7 @@ scenario!(releases_by_other_programs_with_our_id_format_are_noticed, |world| {
     assert!(took[ROUNDS * 9 / 10 - 1] <= ms(50), "{took:?}");
 });
 
-/// The holder has all permissions. The waiter lacks those for the queue, or only the one for its own channel.
+/// The holder has all permissions. The waiter lacks those for the queue, or only that for its own channel.
 #[test]
 fn a_waiter_without_rights_to_the_queue_is_woken() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";

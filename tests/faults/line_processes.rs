@@ -1,19 +1,19 @@
-//! A process is first in the queue, and is stopped or killed at the release. The second client is served
-//! within a safety poll, in a hundred rounds.
+//! The first process in the queue is stopped or killed at the release. In a hundred rounds the second client
+//! acquires the lock within a safety poll.
 
 use super::line::queued_clients;
 use super::world::{World, scenario};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted, test_name};
 
-/// No lease expires within a test, so a waiter that is served was notified or polled.
+/// No lease expires within a test, so only a notification or a poll can end a wait.
 const LEASE: Duration = Duration::from_secs(60);
 /// The maximum time of a safety poll and its request.
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// If this variable is set, the program is the first process in the queue. The value has the server's URL,
-/// the first round, and the round after the last.
+/// An environment variable that makes this program the first process in the queue. Its value has the server's
+/// URL, the first round, and the round after the last.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
@@ -140,8 +140,8 @@ fn is_the_dozen() -> bool {
     true
 }
 
-/// A live client queues behind killed ones. If the lock is released soon, the live client is served at once;
-/// if not, the queue forgets the dead.
+/// A live client queues behind killed ones. If the lock is released soon, the live client acquires it at
+/// once; if the release comes later, the queue has dropped the killed ones.
 #[test]
 fn killed_waiters_delay_no_live_waiter_and_leave_the_queue() {
     if is_the_dozen() {

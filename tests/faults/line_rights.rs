@@ -1,5 +1,5 @@
-//! Users without permissions for the wait queue: their first release finds that out, and then waiters
-//! subscribe to their releases.
+//! Holders without permissions for the wait queue: their first release with a waiter finds that out, and
+//! waiters then subscribe to their releases.
 
 use leasehold::Ring;
 
@@ -12,14 +12,14 @@ const LEASE: Duration = Duration::from_secs(60);
 const NAME: &str = "rights";
 const LINE: &str = "leasehold_lock_queue:{rights}";
 
-/// The permissions that versions before the queue needed.
+/// The permissions that sufficed in versions of this crate without a wait queue.
 const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";
 /// All permissions, except for the channel that notifies the first client in the queue.
 const MUTE: &str = "~* &redisson_lock__channel:{rights}";
 /// All permissions, except for the command that removes the first client from the queue.
 const NO_COMMAND: &str = "~* &* -zpopmin";
 
-/// Acquires a lock in some way, and returns the release.
+/// Acquires a lock, and returns a function that releases it.
 type Take = fn(&LockClient) -> Box<dyn FnOnce()>;
 
 const TAKES: [(&str, Take); 4] = [
@@ -42,8 +42,8 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// Asserts that the holder's first release with a waiter finds the missing permission, and that the id in the
-/// holder's next hold tells waiters of it.
+/// Asserts that the first release with a waiter finds the missing permission. The owner id of the next hold
+/// then says so (4 as its fifteenth character), and waiters subscribe to all releases.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {
@@ -99,7 +99,7 @@ fn waiters_notice_releases_of_a_ring_holder_without_queue_rights() {
     });
 }
 
-/// The documentation of older versions lists no `+time`. A user without this permission can still wait.
+/// Older versions of this crate did not list `+time` among the permissions that a user needs.
 #[test]
 fn a_redis_user_without_the_time_command_can_wait() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \

@@ -16,9 +16,9 @@ struct Outage {
 #[expect(dead_code, reason = "shown")]
 struct Outcome {
     stopped: Duration,
-    /// The stall of the machine after the outage.
+    /// How long the machine stalled after the outage.
     stalled: Duration,
-    /// Holds whose remaining time after the outage was at least half a second and four round trips.
+    /// The number of holds that had at least half a second and four round trips left after the outage.
     with_time: usize,
     with_time_kept: usize,
     kept: usize,

@@ -217,7 +217,7 @@ scenario!(an_expired_holds_reentries_never_count_for_the_next_hold, |world| {
     assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::Free)));
 });
 
-/// A write that checks the fence, as a store does that refuses older tokens.
+/// A write to a resource that refuses smaller fencing tokens than it has seen.
 const FENCED_WRITE: &str =
     "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
     redis.call('set', KEYS[2], ARGV[1]) redis.call('set', KEYS[1], ARGV[2]) return 1";
@@ -228,7 +228,7 @@ fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
     command.arg(FENCED_WRITE).arg(2).arg(value).arg(newest).arg(fence).arg(text).query(connection).unwrap()
 }
 
-/// The holding process: it reports its hold, and checks it until it finds that it was stopped.
+/// The work of a holding process: reports its hold, and checks the hold until it finds that it was stopped.
 fn hold_until_stopped(url: &str) {
     let client = leasehold::LockClient::builder()
         .url(url)
@@ -263,7 +263,7 @@ fn hold_until_stopped(url: &str) {
     client.shutdown().unwrap();
 }
 
-/// Runs a test beside another process that holds the lock `stopped`.
+/// Starts the program again as a process that holds the lock `stopped`, and runs `work` beside it.
 fn beside_a_holder(test: &str, work: impl FnOnce(&World, Process)) {
     const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
     if let Ok(url) = std::env::var(URL) {

@@ -1,4 +1,4 @@
-//! Keys and messages as Redisson leaves them after its own faults must not break our locks.
+//! Keys and messages that Redisson leaves after its own faults do not break our locks.
 
 use super::world::{L, P, R, T, World, about};
 use crate::support::prelude::*;

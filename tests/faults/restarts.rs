@@ -172,8 +172,8 @@ scenario!(fencing_tokens_grow_after_a_server_restart_without_data, |world| {
     again.unlock().unwrap();
 });
 
-/// Maximum delay of a renewal after the server is back: the interval of the connection check, or a failed try
-/// and the pause after it.
+/// The maximum time from the server's return to a renewal: the interval of the connection check, or a failed
+/// attempt and the pause after it.
 const NOTICED: Duration = ms(300);
 
 // No renewal is due for long, so only the end of the connections makes the client check its holds.
@@ -280,8 +280,8 @@ scenario!(every_wait_ends_after_the_retry_timeout, |world| {
     world.proxy.resume();
 });
 
-/// Acquires and drops a guard of each of the first `count` kinds while `forget` disturbs the server. Nothing
-/// may remain, and no release may be reported as failed.
+/// Acquires and drops guards of the first `count` kinds while `forget` disturbs the server. No key may
+/// remain, and no release may be reported as failed.
 fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl Fn(&mut World, &LockClient)) {
     let (client, seen) = world.watched_keeping();
     let (semaphore, expirable) =

@@ -1,4 +1,4 @@
-//! Faults under which Redisson 4.7 broke its locks when they were measured.
+//! Faults under which the locks of Redisson 4.7 failed when they were measured.
 
 use super::world::{KEPT, L, T, about, await_renewal};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;

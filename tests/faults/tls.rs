@@ -9,7 +9,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
 
-/// Runs `body` with a server that speaks only TLS, and also listens at an address outside its certificate.
+/// Runs `body` with a server that speaks only TLS, also at an address that its certificate does not name.
 #[track_caller]
 fn secured(body: impl FnOnce(&mut World)) {
     alone(|| {

@@ -7,7 +7,7 @@ use crate::support::caching::cached;
 use crate::support::prelude::*;
 use crate::support::{reexecuted, test_name};
 
-/// Counts grants, grants without a request, and releases.
+/// Counters of grants, of grants without a request, and of releases.
 #[derive(Clone, Default)]
 struct Grants(Arc<[AtomicUsize; 3]>);
 
@@ -100,7 +100,7 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // Each client's recalls suspend `cached` for the other, so only time slices save requests.
+        // By then recalls have suspended `cached` on both clients, so only time slices save later requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();
@@ -139,11 +139,11 @@ scenario!(a_client_that_shuts_down_under_contention_frees_the_lock, |world| {
     }
 });
 
-/// If this variable is set, the program is the process that exits. The value has the server's URL and the way
-/// to exit.
+/// An environment variable that makes this program the process that exits. Its value has the server's URL and
+/// the way to exit.
 const EXITS: &str = "LEASEHOLD_EXITS";
 
-/// In the exiting process, exits just after releasing a lock that its client caches.
+/// If `EXITS` is set, exits just after the release of a lock that the client caches.
 fn exits() {
     let Ok(told) = std::env::var(EXITS) else { return };
     let (url, how) = told.split_once(' ').unwrap();
@@ -188,7 +188,7 @@ fn exits() {
     }
 }
 
-/// With musl, `exit` runs no destructors of thread-locals, so no cached lock is freed there.
+/// With musl, `exit` runs no destructors of thread-locals, and so frees no cached lock.
 #[cfg(not(target_env = "musl"))]
 #[test]
 fn a_process_exit_frees_cached_locks() {

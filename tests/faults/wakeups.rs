@@ -202,7 +202,7 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
 scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
-    /// Far less than a write's time-out, and far more than the delays of a busy machine.
+    /// Far shorter than a write's time-out, and far longer than the delays of a busy machine.
     const AT_ONCE: Duration = ms(750);
     let write_limit = Duration::from_secs(5);
     let client = world.builder().lease(3 * LONG).command_timeout(write_limit).build().unwrap();
@@ -243,7 +243,7 @@ scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     busy.unlock().unwrap();
 });
 
-/// Attempts in vain for each grant, when each client takes the only permit `each` times.
+/// The number of attempts in vain for each grant, while each client acquires the only permit `each` times.
 fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     let first = world.direct();
     first.get_semaphore("crowd").try_set_permits(1).unwrap();

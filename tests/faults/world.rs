@@ -1,4 +1,4 @@
-//! Each test's own process, server and proxy, and the check that nothing remains at its end.
+//! Runs each test in a process with a server and a proxy, and checks at its end that nothing remains.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ pub(crate) const L: Duration = ms(1500);
 pub(crate) const R: Duration = ms(500);
 pub(crate) const T: Duration = ms(400);
 pub(crate) const P: Duration = ms(1200);
-/// A lease long enough to outlast a failed renewal, also on a busy machine.
+/// A lease that outlasts a failed renewal and its repetition, also on a busy machine.
 pub(crate) const KEPT: Duration = ms(6000);
 pub(crate) const PATIENCE: Duration = ms(3000);
-/// Connect time-out; generous, because no promise depends on it.
+/// The connect time-out. It is long, because no promise depends on it.
 pub(crate) const CONNECT: Duration = ms(15_000);
 
 /// The prefix of keys that a test keeps beside its locks.
@@ -31,7 +31,6 @@ pub(crate) struct World {
     pub(crate) server: RedisServer,
 }
 
-/// Defines a test with this name, which [`scenario`] runs.
 macro_rules! scenario {
     ($name:ident, |$world:ident| $body:expr) => {
         #[test]
@@ -54,12 +53,12 @@ pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl
     });
 }
 
-/// Runs `body` with this server, and then checks that nothing remains. To be called within [`alone`].
+/// Runs `body` with this server, and then checks that nothing remains. Call it within [`alone`].
 pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
 
-/// As `play`, for tests in which a request that arrives late may lock for up to `longest`.
+/// As [`play`], for tests in which a late request may still acquire a lock, for at most `longest`.
 pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: impl FnOnce(&mut World)) {
     watch_for_stalls();
     let mut world = World { proxy: Proxy::before(&server), server };
@@ -89,7 +88,7 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
 pub(crate) const ENTRIES: &str = "leasehold_client:";
 
 impl World {
-    /// Loads all scripts; otherwise a fault could hit an EVALSHA that the server answers by NOSCRIPT.
+    /// Loads all scripts. Otherwise a fault could hit an EVALSHA that the server answers by NOSCRIPT.
     fn warm_up(&self) {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
@@ -112,7 +111,7 @@ impl World {
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 
-    /// The number of connections to the proxy that are open at both ends.
+    /// The number of connections to the proxy whose two ends are open.
     pub(crate) fn open_connections(&self) -> usize {
         let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return 0 };
         let (port, established) = (format!(":{:04X}", self.proxy.port()), "01");
@@ -142,7 +141,7 @@ impl World {
         self.builder().build().unwrap()
     }
 
-    /// Each of these faults, with a new client and a new lock.
+    /// Pairs each fault with a new client and a new lock.
     pub(crate) fn each(
         &self,
         faults: impl IntoIterator<Item = Do>,
@@ -185,8 +184,8 @@ impl World {
         self.run(&["HGETALL", name])
     }
 
-    /// Panics unless one owner of this client holds the lock, with this count and an expiry. The owner may
-    /// differ from the thread's `current_owner`, which is the owner of the thread's next hold.
+    /// Panics unless one owner of this client holds the lock, with this count and an expiry. The owner need
+    /// not be the thread's `current_owner`, which is the owner of the thread's next hold.
     #[track_caller]
     pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
         let fields = self.fields(name);
@@ -209,7 +208,7 @@ impl World {
         });
     }
 
-    /// Lets the request that the fault holds back arrive now.
+    /// Passes on the request that the fault holds back.
     #[track_caller]
     pub(crate) fn arrives(&self, fault: &Fault) {
         fault.wait_for(1, LONG);
@@ -227,7 +226,7 @@ impl World {
         self.run::<i64>(&["EXISTS", name]) == 0
     }
 
-    /// All keys except fences' counters, which stay, clients' entries, which expire, and the test's own.
+    /// All keys except fences' counters (they stay), directory entries (they expire), and the test's own.
     pub(crate) fn lock_keys(&self) -> Vec<String> {
         let keys: Vec<String> = self.run(&["KEYS", "*"]);
         let stays = |key: &String| {
@@ -236,15 +235,15 @@ impl World {
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
-    /// Whether the key is a wait queue that expires within a minute. Killed clients, and those whose request
-    /// to leave was lost, stay in the queue until then.
+    /// Whether the key is a wait queue that expires within a minute, since killed clients, and those whose
+    /// request to leave was lost, stay in the queue until then.
     fn is_expiring_queue(&self, key: &str) -> bool {
         key.starts_with("leasehold_lock_queue:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
             && self.run::<i64>(&["PTTL", key]) != -1
     }
 
-    /// Panics unless the lock is released within `promised`. An expiry does not count as a release.
+    /// Panics unless a release frees the lock within `promised`. An expiry does not count.
     #[track_caller]
     pub(crate) fn is_given_back(&self, name: &str, promised: Duration) {
         self.are_given_back(promised, || vec![name.to_owned()]);
@@ -286,8 +285,8 @@ impl World {
     }
 }
 
-/// Whether the owner belongs to this client. The comparison skips the id's fifteenth character, which changes
-/// if the client may no longer use the wait queue.
+/// Whether the owner belongs to this client. The id's fifteenth character is not compared, because it changes
+/// when the client may no longer use the wait queue.
 fn is_of(owner: &str, client: &LockClient) -> bool {
     let id = client.id().to_string();
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")
@@ -307,7 +306,7 @@ pub(crate) fn about(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 's
 /// How a connection may end after a fault.
 pub(crate) const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 
-/// All ways to lose a reply, whole or in part, with each end of the connection.
+/// All ways to lose a reply, whole or in part, each with all ways in which the connection may end.
 pub(crate) fn ways() -> Vec<Do> {
     ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
 }

@@ -241,6 +241,6 @@ fn the_server_model_answers_redisson_as_redis_does() {
         }
     }
     println!("{SEQUENCES} sequences of {LENGTH} requests, {} sorts of answers", answers.len());
-    // All requests were answered. Acquires and releases were answered in more than one way.
+    // At least six requests were answered in a second way too (busy, not held), not only in the usual one.
     assert!(answers.len() >= foreign.requests.len() + 6, "{answers:#?}");
 }

@@ -217,7 +217,7 @@ impl World for GivenBack {
         match &self.round {
             Some(round) => {
                 let open = (0..SERVERS).filter(|at| round.votes[*at] == Vote::OnTheWay);
-                // The requests reach the servers in order.
+                // The model lets votes arrive in the servers' order only, which keeps the states few.
                 match open.min() {
                     Some(at) => all.extend([Action::Vote(at), Action::Silent(at)]),
                     None => all.push(Action::Count),
@@ -340,8 +340,8 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // The server counts again only when no request that restores the hold can arrive any more.
-                // Until then the clean-up is repeated.
+                // The server's vote counts again only when no request can restore the hold any more. Until then
+                // the clean-up is repeated.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }

@@ -1,5 +1,5 @@
-//! A name that moves between a ring's nodes: each earlier node is asked before a grant, and its mark, the
-//! newest epoch (version of the ring) that it knows, makes it refuse older ones
+//! A name that moves between a ring's nodes. A process asks each earlier node before a grant. A node's mark
+//! is the newest epoch (version of the ring) that it knows, and the node refuses older ones
 //! (docs/decisions/0013-a-ring-of-servers.md).
 
 use super::{Rule, all_of};
