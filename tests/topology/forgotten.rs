@@ -1,8 +1,8 @@
-//! Unplanned failovers of loaded set-ups whose replicas lag: which grants does the new master not know?
+//! Unplanned failovers while replicas lag behind a busy master: which grants does the new master not know?
 //!
-//! The replicas are stopped for a while, and drop their link to the master before they read what it sent
-//! meanwhile. Then the master is killed, so what it granted in that time is forgotten. Clients with default
-//! options run beside clients that wait for no replica.
+//! The replicas are stopped for a while, and when they resume, they drop their link to the master before they
+//! read what it sent meanwhile. Then the master is killed, so the grants of that time are forgotten. Clients
+//! with default options run beside clients that wait for no replica.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,12 +12,12 @@ use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
 
-/// The number of last grants of each thread that the test checks. Older grants have reached the replicas.
+/// How many of its last grants each thread checks. Older grants have reached the replicas.
 const LOOKED_AT: usize = 400;
-/// While the replicas lag, clients that wait for no replica are granted this many locks.
+/// While the replicas lag, clients that wait for no replica must be granted this many locks.
 const MISSED: usize = 600;
 
-/// Stopped replicas, which will drop their link before they read what they missed.
+/// Stopped replicas. When they resume, they drop their link before they read what they missed.
 struct Lag<'a>(Vec<(&'a RedisServer, redis::Connection)>);
 
 impl<'a> Lag<'a> {
@@ -36,14 +36,14 @@ impl<'a> Lag<'a> {
     }
 }
 
-/// What the threads of one kind of client share.
+/// Counters of one kind of client: its grants, and those of them that a new master did not know.
 #[derive(Default)]
 struct Mode {
     grants: AtomicUsize,
     forgotten: AtomicUsize,
 }
 
-/// Threads that acquire new names as fast as they can, and remember their last grants.
+/// Threads that lock new names as fast as they can, and keep their last holds.
 struct Load {
     careful: Mode,
     careless: Mode,

@@ -1,7 +1,7 @@
-//! Redlock on five servers that are killed, stopped, emptied, or have their clocks moved: its promises, its
-//! costs, and the one case with two holders, which only the resource can refuse.
+//! Redlock on three to five servers that are killed, stopped, emptied, or have their clocks moved: its
+//! promises, its costs, and the one case with two holders, which only the resource can refuse.
 //!
-//! `LEASEHOLD_ROUNDS` (2) is the number of troubles in the long test.
+//! `LEASEHOLD_ROUNDS` (2) is the number of faults in the long test.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::server::{Port, RedisServer, default_server};
 use crate::support::{calls, random};
 
-/// The lease and the node time-out are long, so that a busy machine does not look like a silent server.
+/// The lease and the node time-out are long, so that a server on a busy machine does not seem to hang.
 const LEASE: Duration = ms(4000);
 const NODE_TIMEOUT: Duration = ms(400);
 
-/// Lets one test run at a time, because each uses five servers and some measure times.
+/// Lets one test of this file run at a time, because each uses several servers and some measure times.
 fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
@@ -55,7 +55,7 @@ impl Nodes {
         self.builder().build().unwrap()
     }
 
-    /// The owner in the lock's key on each running server.
+    /// The owner that each of these servers has in the lock's key.
     fn holders(&self, key: &str, running: &[usize]) -> Vec<Option<String>> {
         let of = |server: &RedisServer| {
             let fields: BTreeMap<String, u64> =
@@ -65,7 +65,7 @@ impl Nodes {
         running.iter().map(|at| of(&self.servers[*at])).collect()
     }
 
-    /// Waits until all five servers take part in a hold of this lock.
+    /// Acquires the lock again and again until all five servers grant it.
     fn all_take_part(&self, lock: &RedisLock) {
         comes_true_within(LONG, || {
             let guard = lock.acquire().unwrap();
@@ -75,13 +75,13 @@ impl Nodes {
         });
     }
 
-    /// Whether the lock's key has the same owner on all these servers.
+    /// Whether all these servers have the same owner in the lock's key.
     fn all_agree(&self, key: &str, running: &[usize]) -> bool {
         let holders = self.holders(key, running);
         holders.iter().all(|holder| holder.is_some() && *holder == holders[0])
     }
 
-    /// Waits until a release has removed the lock's key from all these servers. An expiry does not count.
+    /// Waits until a release has removed the lock's key on these servers. An expiry does not count.
     #[track_caller]
     fn is_given_back(&self, key: &str, running: &[usize]) {
         comes_true_within(LONG, || {
@@ -95,7 +95,7 @@ impl Nodes {
         self.is_given_back(key, &all);
     }
 
-    /// Kills a server and starts it again without data, because these servers write nothing to disk.
+    /// Kills a server and starts it without its data, which it writes to no disk.
     fn restart_empty(&mut self, at: usize) {
         self.servers[at].restart();
     }
@@ -129,7 +129,7 @@ fn takes_and_gives_back(lock: &RedisLock) {
     lock.acquire().unwrap().unlock().unwrap();
 }
 
-/// The outcome of a try. On a stalled machine servers look silent, and then the try is repeated.
+/// The outcome of a try. If servers do not answer in time, since the machine stalls, tries again.
 #[track_caller]
 fn tries(lock: &RedisLock) -> bool {
     let mut got = None;
@@ -455,11 +455,10 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
     assert!(guard.unlock().unwrap_err().is_lost());
 });
 
-/// The lease of tests in which servers are stopped or killed for longer than that.
+/// The lease in tests that stop or kill servers for longer than a lease.
 const BRIEF: Duration = ms(3000);
 
-/// The client counts a server with a restored lock only from the next renewal on. This waits for two
-/// renewals, because one may already be running.
+/// Waits until a restored hold's server counts again: for two renewals, because one may already be running.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());
@@ -603,7 +602,7 @@ test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut 
     second.unlock().unwrap();
 });
 
-/// Five servers, `number` of them behind proxies, and a client whose locks outlast the test.
+/// Five servers, the first `number` of them behind proxies, and a client whose leases outlast the test.
 fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     let nodes = Nodes::start(5)?;
     let proxies: Vec<Proxy> = nodes.servers[..number].iter().map(Proxy::before).collect();

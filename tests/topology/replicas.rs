@@ -7,7 +7,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
 
 const ACK_TIMEOUT: Duration = ms(150);
-/// How late a busy server may answer, which is well below the command time-out.
+/// The delay within which a busy server answers; well below the command time-out.
 const LATE: Duration = ms(1_000);
 
 struct Servers {
@@ -90,7 +90,7 @@ test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
     }
 });
 
-/// From Redis 7.2 on, WAIT returns at once on a connection without writes, so the client must write first.
+/// From Redis 7.2 on, WAIT waits only on a connection that wrote before, so the client must write first.
 #[test]
 fn no_server_version_grants_while_the_required_replica_is_stopped() {
     for binary in matrix() {
@@ -153,7 +153,7 @@ test_on!(a_lock_handed_over_locally_is_on_the_replica, Servers::start(1), |serve
     });
 });
 
-/// A durable grant is on the disk of the server, or also on that of a replica, before the call returns.
+/// When the call returns, a durable grant is on the server's disk, and if required on a replica's.
 #[test]
 fn durable_grants_wait_for_the_append_only_file() {
     for binary in matrix() {

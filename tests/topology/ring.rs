@@ -1,6 +1,7 @@
-//! Names spread over independent servers: a node's loss, and grants while the ring changes.
+//! A ring, whose servers each have a part of the names: the loss of a node, and grants while the ring
+//! changes.
 //!
-//! `LEASEHOLD_ROUNDS` (2) is the number of node changes under load.
+//! `LEASEHOLD_ROUNDS` (2) is how often nodes change in the test under load.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -18,8 +19,8 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
     Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
 }
 
-/// Ring nodes for the servers at these places. Their labels are the places, so that each name has the same
-/// node in every run.
+/// Nodes for the servers at these indexes. The labels are the indexes, so a name has the same node in each
+/// run.
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()
@@ -31,7 +32,7 @@ fn client(ring: Ring) -> LockClient {
     builder(ring).build().unwrap()
 }
 
-/// A client with a long time-out, which waits for slow answers.
+/// A client with a long time-out, for steps in which answers are slow.
 fn unhurried(ring: Ring) -> LockClient {
     builder(ring).command_timeout(ms(10_000)).build().unwrap()
 }
@@ -49,8 +50,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|name| format!("name-{name}")).collect()
 }
 
-/// A server's keys, except the mark (the ring's version) and the clients' entries in the directory of
-/// clients.
+/// A server's keys, except the mark (the ring's version) and directory entries.
 fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| key != MARK && !key.starts_with("leasehold_client:"));
@@ -431,7 +431,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Acquires random names until `stop`, and fails if a name has two holders.
+    /// Acquires random names until `stop`, and panics if a name has two holders.
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();

@@ -1,4 +1,4 @@
-//! Members of a cluster fail or change places while clients use locks.
+//! Cluster members fail, or a replica and its primary change places, while clients use locks.
 
 use super::load::{self, L, POLL, T, assert_nothing_is_left, builder};
 use crate::rounds;
@@ -15,13 +15,13 @@ enum Fault {
 
 #[derive(Default)]
 struct Figures {
-    /// For each failover: the time until the replica accepted writes.
+    /// For each failover: the time from the fault until the replica accepted writes.
     failover: Vec<Duration>,
-    /// For each affected lock: the longest time without a grant.
+    /// For each lock of the replaced primary: the longest time without a grant.
     gap: Vec<Duration>,
-    /// For each failover: the time from a later release to the grant to another client's waiter.
+    /// For each failover: the time from a release after it to the grant to another client's waiter.
     woken: Vec<Duration>,
-    /// For each failover: the time from the loss of a key to the notification of its holder.
+    /// For each failover: the time from a key's deletion after it to the notification of the lock's holder.
     notified: Vec<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Clients of one process that use a few locks of a cluster as fast as they can, and what may remain of them.
+//! Clients that use a few locks of a cluster as fast as they can, and checks that nothing of them remains.
 
 use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;
@@ -6,14 +6,12 @@ use crate::support::load::{Load, Use};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 
-/// The connect time-out. It is long enough for a busy machine, and bounds the delay that a stopped member
-/// causes.
+/// The connect time-out: long enough for a busy machine. A stopped member delays a client by so much.
 const CONNECT: Duration = ms(2000);
-/// The lease, the command time-out, and the safety poll with slack. The lease outlasts a failover.
+/// The lease (longer than a failover), the command time-out, and the interval of safety polls plus slack.
 pub(crate) const L: Duration = ms(12_000);
 pub(crate) const T: Duration = ms(500);
 pub(crate) const POLL: Duration = ms(1450);
-/// The name by which the tests recognize the library's connections.
 const NAME: &str = "cluster-load";
 
 pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
@@ -26,8 +24,8 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .client_name(NAME)
 }
 
-/// Three clients with three threads each, which use locks of all kinds in turn. A request without an answer
-/// within `command_timeout` has an unknown outcome.
+/// Starts three clients with three threads each, which use locks of all kinds in turn. If no answer comes
+/// within `command_timeout`, a request has an unknown outcome.
 pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> (Load, Seen) {
     let seen = Seen::default();
     let client = |()| {
@@ -37,8 +35,8 @@ pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Durati
     (Load::start(&[(); 3].map(client), names, 3, Use { make: kind, drops: true }), seen)
 }
 
-/// Ends the load. Panics if a lock had two holders, a fence did not grow, or a call failed. Returns the
-/// number of grants, and of unlocks with an unknown outcome.
+/// Ends the load. Panics if a lock had two holders, a fence did not grow, or a call failed otherwise than
+/// with an unknown outcome. Returns the numbers of grants, and of unlocks with an unknown outcome.
 #[track_caller]
 pub(crate) fn end(load: Load) -> (usize, usize) {
     let mut outcome = load.stop();
@@ -63,7 +61,7 @@ fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
     }
 }
 
-/// Runs `body` in a process with a cluster, and checks that nothing remains.
+/// Runs `body` with a cluster in a process of its own, and then checks that nothing remains.
 pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     alone_within(LONG * 6, || {
         watch_for_stalls();
@@ -73,8 +71,8 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As [`assert_nothing_is_left`], but no key may remain until its lease ends: for tests that released every
-/// hold and lost no answer.
+/// As [`assert_nothing_is_left`], but also no key may remain until its lease ends. For tests that released
+/// every hold and lost no answer.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {
@@ -85,8 +83,8 @@ pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     assert_nothing_is_left(cluster);
 }
 
-/// Panics if a thread, connection, subscription or key remains when all clients are gone. After a fault a key
-/// may remain until its lease ends.
+/// Panics if a thread, connection, subscription or key remains, once all clients are gone. A key may remain
+/// until its lease ends, as after a fault.
 #[track_caller]
 pub(crate) fn assert_nothing_is_left(cluster: &Cluster) {
     let mut left = Vec::new();

@@ -92,7 +92,7 @@ fn the_certificate_of_each_tls_member_is_verified() {
     });
 }
 
-/// Counts the scripts, because the cluster client of the crate `redis` would send a script up to 17 times.
+/// Scripts are counted, because the cluster client of the crate `redis` would send each up to 17 times.
 #[test]
 fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     alone_within(LONG * 6, || {
@@ -115,7 +115,7 @@ fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     });
 }
 
-/// The documented user with a cluster's additional permissions uses locks of each kind, with a waiter.
+/// The user of docs/permissions.md, with its additional permissions for a cluster, uses locks of each kind.
 #[test]
 fn the_documented_rights_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {

@@ -8,7 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 
-/// The time in which, on a busy machine, all 48 threads of a fair queue hold the lock for 1 ms each.
+/// The time in which all 48 threads of a fair queue hold the lock for 1 ms each, on a busy machine.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -18,7 +18,7 @@ fn is_failure(event: &Event, names: &[&String]) -> bool {
     }
 }
 
-/// The slot of a key, which moves between two members as `redis-cli --cluster reshard` moves it.
+/// A key's slot, and its move from one member to another by the steps of `redis-cli --cluster reshard`.
 struct Move<'a> {
     cluster: &'a Cluster,
     slot: String,
@@ -27,7 +27,7 @@ struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Announces the move to both members, and moves no key.
+    /// Tells both members that the slot moves. No key moves yet.
     fn begin<'a>(cluster: &'a Cluster, key: &str, from: usize, to: usize) -> Move<'a> {
         let ids = [from, to].map(|member| cluster.id(member));
         let this = Move { cluster, slot: cluster.slot(key).to_string(), members: [from, to], ids };
@@ -47,14 +47,14 @@ impl Move<'_> {
         self.cluster.on(self.members[0], &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
-    /// Gives the slot to the new member. All keys must have been moved or be gone.
+    /// Makes the new member the slot's owner. All keys must have been moved or be gone.
     fn end(self) {
         self.set(1, "NODE", 1);
         self.set(0, "NODE", 1);
     }
 }
 
-/// Moves a slot with its keys. `between` runs after both members know of the move and before the keys move.
+/// Moves a key's slot with all its keys. `between` runs when both members know of the move, before keys move.
 fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
     let from = cluster.primary_seen_by(to, key);
     let slot = Move::begin(cluster, key, from, to);
@@ -105,7 +105,7 @@ fn moving_slots_cause_no_error_or_second_holder() {
     });
 }
 
-/// Counts grants for each waiter, because the sum would not show a waiter without grants.
+/// Each waiter's grants are counted, because a sum would not show a waiter without grants.
 #[test]
 fn every_waiter_is_granted_after_its_slot_moved() {
     const THREADS: usize = 8;
@@ -188,7 +188,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
     });
 }
 
-/// While a slot moves, the client finds moved keys on the new member, and creates new keys there.
+/// While a slot moves, the client finds moved keys, and creates new keys, on the new member.
 #[test]
 fn locks_work_in_the_middle_of_a_slots_move() {
     on_cluster(|cluster| {
@@ -225,8 +225,8 @@ fn locks_work_in_the_middle_of_a_slots_move() {
     });
 }
 
-/// The queue has already moved and the lock has not. No waiter is notified, no call fails, and the client
-/// does not assume that permissions are missing.
+/// The queue has moved already, and the lock has not. No waiter is notified, no call fails, and the client
+/// does not take the errors for missing permissions.
 #[test]
 fn a_lock_works_when_only_its_queue_has_moved() {
     on_cluster(|cluster| {
@@ -260,7 +260,7 @@ fn a_lock_works_when_only_its_queue_has_moved() {
     });
 }
 
-/// A fence's counter and its lock are two keys. While they are on two members, nobody can acquire the lock.
+/// A fenced lock has a key and a counter. While they are on two members, nobody can acquire the lock.
 #[test]
 fn fenced_locks_wait_while_their_keys_are_on_two_members() {
     on_cluster(|cluster| {

@@ -1,4 +1,4 @@
-//! The waiters that a release wakes, by publish mode.
+//! Which waiters a release wakes, if clients publish and subscribe by plain commands, sharded ones or both.
 
 use leasehold::ClusterPubSub;
 
@@ -12,7 +12,7 @@ fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
     builder(cluster).cluster_pub_sub(way).build().unwrap()
 }
 
-/// The time from a release to the grant to a waiter that subscribes by these commands.
+/// The time from a release to a waiter's grant. The commands `ways` must show the waiter's subscription.
 fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Duration {
     let name = fresh("wake");
     let held = from.get_lock(&name).acquire().unwrap();
@@ -50,8 +50,8 @@ fn plain_and_sharded_messages_wake_their_subscribers_on_a_cluster() {
     });
 }
 
-/// Two writers of other clients wait behind a writer or a reader. Each is woken by a release; a poll would
-/// come up to a second later.
+/// Two writers of other clients wait behind a writer or a reader. A poll would wake a writer up to a second
+/// late.
 #[test]
 fn each_release_wakes_a_waiting_writer_within_50_ms() {
     on_cluster(|cluster| {

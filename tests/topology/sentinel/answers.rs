@@ -5,7 +5,7 @@ use crate::support::observer::{Event, Seen, texts};
 use crate::support::prelude::*;
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
 
-/// A lease whose holder is notified of a loss well before the lease ends.
+/// A lease, and a third of it. A holder is notified of a loss well before the lease ends.
 const L: Duration = ms(6000);
 const R: Duration = ms(2000);
 const PASSWORD: &str = "S3CR3T-of-the-data";
@@ -201,7 +201,7 @@ fn sentinels_can_have_their_own_credentials() {
     });
 }
 
-/// The permissions of a user on the Sentinels, from `docs/permissions.md`.
+/// The user for Sentinels in `docs/permissions.md`.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 

@@ -1,4 +1,4 @@
-//! Failovers while clients use locks.
+//! Failovers of a master that Sentinels watch, while clients use locks.
 
 use crate::rounds;
 use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
@@ -6,12 +6,12 @@ use crate::support::load::{Load, Outcome, Use};
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
-/// A lease that is longer than any failover, so that holds outlast it.
+/// The lease of holds that must outlast a failover.
 const LEASE: Duration = Duration::from_secs(60);
-/// The lease of the load's locks. It is short, so that a grant that only the old master knows ends before the
-/// failover does.
+/// The lease of the load's locks in unplanned failovers. It is shorter than a failover, so that a grant that
+/// only the old master knows has ended before the new one grants.
 const SHORT: Duration = ms(1500);
-/// The lease of the load's locks in failovers that lose no grant. Each hold must outlast the failover.
+/// The lease of the load's locks in planned failovers. Holds must outlast these, which lose no grant.
 const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);
@@ -26,14 +26,14 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
 struct Round {
     /// The time from the fault until all Sentinels named the new master.
     failover: Duration,
-    /// The longest time in which one of the locks was not granted.
+    /// The longest time without a grant of one of the locks.
     gap: Duration,
     /// The time from a release after the failover to a waiter's grant.
     handed: Duration,
 }
 
-/// Runs rounds of `fault` while clients use locks with this lease. `fault` gets the set and the master, and
-/// returns when the trouble began. `after` checks the former master before all servers are healed.
+/// Runs `fault` in each round while clients use locks with this lease. `fault` gets the set and the index of
+/// the master, and returns when it began. `after` checks the former master before all servers are healed.
 fn under_load(
     what: &str,
     lease: Duration,
@@ -127,8 +127,8 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// As [`assert_nothing_is_left`], but no key may remain until its lease ends: for tests that released every
-/// hold and lost no answer.
+/// As [`assert_nothing_is_left`], but also no key may remain until its lease ends. For tests that released
+/// every hold and lost no answer.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
@@ -139,13 +139,13 @@ pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key remains. After a fault a key may remain until its
-/// lease ends.
+/// Checks that no thread, connection, subscription or key remains. A key may remain until its lease ends, as
+/// after a fault.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
 
-/// The format number, which stays on the server.
+/// The key with the format number of the directory of clients. It stays on the server.
 const FORMAT: &str = "leasehold_client:format";
 
 fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
