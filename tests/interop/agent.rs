@@ -1,12 +1,12 @@
-//! A foreign program that locks on command.
+//! An agent: a program with another library (such as Redisson) that locks as a test commands.
 //!
-//! Lines both ways, with tabs between fields. Request: `number thread client verb argument…`; requests of one
-//! thread run in order, those of different threads side by side. Answer: `number ok|error begun ended text`,
-//! with times in nanoseconds of CLOCK_MONOTONIC. An agent ends with its input, so none outlives a killed test
-//! run.
+//! Test and agent exchange lines, with tabs between fields. A request is `number thread client verb
+//! argument…`. The agent runs requests of one thread in order, and those of different threads side by side.
+//! An answer is `number ok|error begun ended text`, with times in nanoseconds of CLOCK_MONOTONIC. An agent
+//! ends when its input ends, so it does not outlive a killed test run.
 //!
-//! A JVM needs two seconds of processor to start and warm up. So a JVM whose test has passed forgets its
-//! clients and threads (the verb `reset`) and serves the next test.
+//! A JVM needs two seconds of processor time to start. So a JVM whose test has passed forgets its clients and
+//! threads (the verb `reset`), and then serves the next test.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,10 +17,10 @@ use crate::support::prelude::*;
 
 /// A request that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The time limit for a reset, in which the agent's servers may be gone. A slower agent is killed.
+/// The time limit for a reset, during which the servers may be gone. An agent that needs longer is killed.
 const CLEARING: Duration = Duration::from_secs(5);
 
-/// Idle agents that a later test may use, with the name of their program. They end with this process.
+/// Idle agents, each with the name of its program, for later tests. They end with this process.
 static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
 
 pub(crate) struct Agent {
@@ -58,14 +58,14 @@ pub(crate) struct Peer {
 }
 
 impl Agent {
-    /// Starts a program, which is killed on drop. If `what` is not installed, the test is skipped (`None`),
-    /// or fails in CI.
+    /// Starts an agent, which is killed on drop. If `what` is not installed, the test is skipped (`None`), or
+    /// fails in CI.
     pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
         let program = Program::start(what, command)?;
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
     }
 
-    /// As [`start`](Self::start), or reuses an idle program with this name, which must know the verb `reset`.
+    /// As [`start`](Self::start), but an idle agent of this name, if any, is reset and used.
     pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
         let resting = {
             let mut resting = RESTING.lock();
@@ -140,7 +140,7 @@ impl Program {
         Ok(Pending { request: request.replace('\t', " "), answer })
     }
 
-    /// Whether the agent has forgotten its clients and threads; `false` while one of its threads is busy.
+    /// Resets the agent. Returns `false` if a thread of the agent is busy.
     fn is_cleared(&self) -> bool {
         let is_idle = self.answers.lock().is_empty();
         let reset = is_idle.then(|| self.ask("main", "", "reset", &[]));
@@ -176,7 +176,7 @@ impl Peer {
         answer.result.expect_err("the request should have failed")
     }
 
-    /// The owner `client-id:thread-id`, which is the field of this thread's holds in Redis.
+    /// The owner `client-id:thread-id` of this thread, which is the field of its holds in Redis.
     pub(crate) fn owner(&self, thread: &str) -> String {
         format!("{}:{}", self.id, self.get(thread, "thread-id", &[]))
     }

@@ -1,4 +1,4 @@
-//! Locks that Java and Rust share on a Redis Cluster, with both ways in which Redisson notifies waiters.
+//! Locks that Java and Rust share on a Redis Cluster, with plain and with sharded messages to waiters.
 
 use leasehold::ClusterPubSub;
 
@@ -9,7 +9,7 @@ use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::waking::{javas_unlock_wakes_rust, kept_the_promise, our_unlock_wakes_java};
 
-/// A waiter that misses its message finds the lock late: after a second in Rust, after this lease in Java.
+/// A Java waiter that misses its message would try again only at the end of this long lease.
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Sides {
@@ -28,7 +28,7 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until a client listens for the lock, as one of the commands `counted` shows, and has tried once
+    /// Waits until the PUBSUB commands `counted` show a subscriber of the lock, who has then attempted once
     /// more.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
@@ -90,7 +90,7 @@ impl Sides {
         }
     }
 
-    /// Two Java readers wait for our writer, and both are granted the lock when it releases.
+    /// Two Java readers that wait for our writer are both granted the lock when it releases.
     fn readers_are_told(&self, name: &str) {
         let lock = self.rust.get_read_write_lock(name);
         let writing = lock.write().acquire().unwrap();
@@ -115,7 +115,7 @@ impl Sides {
         }
     }
 
-    /// On each primary, both languages' readers share a lock, writers exclude all, each side wakes the other.
+    /// On each primary, two readers share a lock, a writer excludes all, and each language wakes the other.
     fn read_and_write(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");

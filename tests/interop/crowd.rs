@@ -1,5 +1,5 @@
-//! Several Java and Rust processes at once. Each thread records when it was granted the lock and when it
-//! began to release it, by one clock. Overlapping times mean that two threads held the lock together.
+//! Several Java and Rust processes use a lock at once. Each thread records the times of its grants and of the
+//! beginnings of its releases, by one clock. If times overlap, two threads held the lock together.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,7 +17,7 @@ use crate::support::{Process, reexecuted};
 const LEASE: Duration = Duration::from_secs(60);
 /// The environment variable that makes this program a worker. Its value describes the work.
 const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
-/// How long the last thread of a crowd may take after the end of the work.
+/// The maximum time from the end of a crowd's work to the end of its last thread.
 const LAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -128,7 +128,7 @@ fn rust_process(told: &str) -> Process {
     reexecuted("crowd::rust_readers_and_writers_of_one_client_exclude_each_other", &[(WORKER, told)])
 }
 
-/// Runs one worker, which [`rust_process`] started.
+/// The work of a process that [`rust_process`] started, as `told` describes it.
 fn worker(told: &str) {
     let words: Vec<&str> = told.split('\t').collect();
     match words[..] {
@@ -179,8 +179,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// Repeats the crowd's work until each of `kinds` sorts of threads (a language and a kind of lock) has
-/// acquired the lock `least` times, since fewer prove little. `check` judges each round.
+/// Repeats the crowd's work, each time for longer, until each of `kinds` sorts of threads (a language and a
+/// kind of lock) has `least` grants. `check` judges each round.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -210,7 +210,7 @@ fn counts(had: &[Had]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Goes through all begins and ends of holds in order, and calls `begins` with new and present holders.
+/// Goes through the holds in the order of time, and calls `begins` with each new hold and the present ones.
 fn sweep<'a>(had: &'a [Had], mut begins: impl FnMut(&'a Had, &[&'a Had])) {
     let ends = had.iter().enumerate().map(|(at, had)| (had.ended, false, at));
     let mut events: Vec<_> =
@@ -275,13 +275,12 @@ test_on!(java_and_rust_spin_locks_exclude_each_other, java::set_up(LEASE), |(_al
     crowd_of(&server, &[(&java, work)], &[work, work], (2, 5), |had| no_more_than(1, had));
 });
 
-/// How long processes of both languages share a lock.
 fn fleet_lasts() -> Duration {
     let seconds = env::var("LEASEHOLD_FLEET_SECONDS");
     Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
-/// Rust's processes wait in a queue that Java's processes do not use, and neither language may starve.
+/// Rust's waiters have a queue that Java's waiters do not use. Yet no language may starve.
 #[test]
 fn two_java_and_eight_rust_processes_share_a_lock() {
     const PROCESSES: usize = 10;
@@ -304,7 +303,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// By itself this test runs a small crowd. With [`WORKER`] it is one process of a larger crowd.
+/// Without [`WORKER`] this test runs a small crowd. With it, the test is one process of a larger crowd.
 #[test]
 fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     if let Ok(told) = env::var(WORKER) {
@@ -332,9 +331,9 @@ fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
 
-/// The work of a Rust process. Each order in the Redis list `list` names a fair lock, a second list and a
-/// turn. For each order a thread waits for the lock, and appends the turn to the second list while it holds
-/// the lock.
+/// The work of a Rust process: takes orders from the Redis list `list`, each with a fair lock, a second list
+/// and a text. For each order a thread waits for the lock, and appends the text to the second list while it
+/// holds the lock.
 fn take_turns(url: &str, list: &str) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();

@@ -1,4 +1,4 @@
-//! Real Curator and this crate on one ZooKeeper: Curator's `InterProcessMutex` and our lock share a queue.
+//! Real Curator and this crate on one ZooKeeper: its `InterProcessMutex` and our lock use one queue.
 
 use std::path::PathBuf;
 use std::process::Command;

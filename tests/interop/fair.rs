@@ -1,4 +1,4 @@
-//! How long our dead waiters for a fair lock delay Redisson's waiters, for each wait time of Redisson.
+//! How long killed waiters for a fair lock delay the other language, for several wait times of Redisson.
 
 use redis::{Commands, Connection};
 
@@ -9,22 +9,21 @@ use crate::support::prelude::*;
 use crate::support::{reexecuted, test_name};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// How long a queue place of ours lasts unless its waiter renews it.
+/// How long a place of our waiter in a fair lock's queue lasts if the waiter does not renew it.
 const PLACE: Duration = Duration::from_secs(6);
-/// A dead waiter at the head delays the next one for less than this.
+/// The maximum delay that a dead waiter at the queue's head causes for the next one.
 const HEAD_DELAYS: Duration = Duration::from_secs(10);
-/// Longer than any step of this test takes.
 const LONG: Duration = Duration::from_secs(60);
-/// Values of Redisson's `fairLockWaitTimeout`: the old default, the present one, and a configured one.
+/// Values of Redisson's `fairLockWaitTimeout`: its old default, its present one, and a configured one.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
-/// The environment variable that makes this program a waiting process. Its value is the server's address.
+/// The environment variable that makes this program a waiting process. Its value is the server's URL.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// The time-out is long, because an unanswered request would retire the owner number, and the waiter would
-/// join the queue again at its end.
+/// A client with a long time-out: an unanswered request would make its waiter join the queue again, at the
+/// end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }
@@ -44,7 +43,7 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
 
-/// The first, a middle and the last of our waiters are tested, each behind another Java waiter.
+/// Kills the first, a middle and the last of our waiters, with Java waiters between them.
 #[test]
 fn our_killed_waiters_delay_java_for_seconds_only() {
     if let Ok(url) = std::env::var(WAITER) {

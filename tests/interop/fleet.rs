@@ -11,7 +11,7 @@ use crate::support::{reexecuted, test_name};
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
-/// The environment variable that makes this program a worker. Its value is the server's address.
+/// The environment variable that makes this program a worker. Its value is the server's URL.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]

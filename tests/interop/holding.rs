@@ -1,5 +1,5 @@
-//! A hold beside Redisson: its loss, and its fencing token. Java's token is the next value of a counter.
-//! Rust's token is the larger of that value and the server's time in microseconds.
+//! The loss of a hold that Redisson ends, and fencing tokens of both. Java's token is the next value of a
+//! counter; Rust's is the larger of that value and the server's time in microseconds.
 
 use redis::Commands;
 
@@ -8,7 +8,7 @@ use crate::scene::{rust, scripts_run, somebody_waits};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
-/// A third of the lease until the renewal, one command time-out, and slack.
+/// The maximum time until a holder knows its loss: a third of the lease, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
 test_on!(javas_force_unlock_is_reported_as_a_loss, java::set_up(LEASE), |(_alone, server, java)| {

@@ -22,7 +22,7 @@ pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
 
-/// Returns a lock that excludes other tests, a server, and a JVM with one Redisson client.
+/// A mutex guard against the program's other tests, a server, and a JVM with one Redisson client.
 pub(crate) fn set_up(watchdog: Duration) -> Option<(MutexGuard<'static, ()>, RedisServer, Peer)> {
     let alone = alone();
     let server = RedisServer::start_default()?;

@@ -1,4 +1,4 @@
-//! Fair locks, read-write locks, semaphores and latches that Redisson and this crate share.
+//! Fair locks, read-write locks, semaphores and latches that Redisson and this crate share on one Redis.
 
 use redis::Commands;
 
@@ -10,7 +10,7 @@ use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
-/// The limit for a notification on a busy machine. The safety poll would come after a second.
+/// The maximum time until a notified waiter acquires, on a busy machine. A poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 test_on!(readers_and_writers_exclude_each_other_across_languages, java::set_up(LEASE), |(

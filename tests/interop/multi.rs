@@ -8,7 +8,7 @@ use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);
-/// The limit for a notification on a busy machine. The safety poll would come after a second.
+/// The maximum time until a notified waiter acquires, on a busy machine. A poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 test_on!(multi_locks_exclude_each_other_across_languages, java::set_up(LEASE), |(_alone, server, java)| {

@@ -1,6 +1,5 @@
-//! Java's RedissonRedLock and our Redlock on three servers exclude each other, because both use a plain lock
-//! on each server. Java's calls name waits and leases, because without a lease Java renews each server's lock
-//! separately.
+//! Java's RedissonRedLock and our Redlock exclude each other on three servers, because both use a plain lock
+//! on each server. Java's calls name a lease, because otherwise Java renews each server's lock separately.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(10);
-/// Java's wait in milliseconds, within which it acquires a free lock.
+/// Java's wait in milliseconds: enough to acquire a free lock.
 const ENOUGH: &str = "15000";
 const MEMBERS: &str = "one,two,three";
 
@@ -25,7 +24,6 @@ fn client(servers: &[RedisServer]) -> LockClient {
     options.lease(LEASE).node_timeout(Duration::from_secs(2)).build().unwrap()
 }
 
-/// A client of Java for each server.
 fn peers(agent: &Arc<Agent>, servers: &[RedisServer]) -> Vec<Peer> {
     let each = MEMBERS.split(',').zip(servers);
     each.map(|(name, server)| java::client(agent, name, &server.url(), LEASE)).collect()

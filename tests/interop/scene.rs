@@ -1,4 +1,4 @@
-//! Support for all interop tests: one test at a time, foreign programs built once, clocks that are shared.
+//! What all interop tests use: a mutex, agents that are built once, and a clock that processes share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,31 +13,31 @@ use crate::support::prelude::*;
 use crate::support::stalls::stalled_between;
 use crate::support::{self, Process};
 
-/// Lets one test of this program run at a time, because each starts processes, and some measure times.
+/// Lets one test of this program run at a time, because tests start many processes, and some measure times.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
     RUNNING.lock()
 }
 
-/// A client with time-outs that suffice on a busy machine.
+/// A Rust client with time-outs that suffice on a busy machine.
 pub(crate) fn rust(url: &str, lease: Duration) -> LockClient {
     LockClient::builder().url(url).lease(lease).command_timeout(LONG).connect_timeout(LONG).build().unwrap()
 }
 
-/// Waits until a Rust process ends, and panics if it failed.
+/// Waits until a process ends, and panics if it failed.
 pub(crate) fn ends_well(process: Process) {
     let (good, text) = process.ends_within(Duration::from_secs(120));
     assert!(good, "a Rust worker failed: {text}");
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, which the agents' answers also use.
+/// CLOCK_MONOTONIC in nanoseconds: the clock of the agents' answers.
 pub(crate) fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// A thread that acquires and releases a lock, and returns the time of its grant.
+/// Starts a thread that acquires and releases a lock. Its result is the time of the grant.
 pub(crate) fn turn(lock: &RedisLock) -> Call<u64> {
     call_on(lock.clone(), |lock| {
         let guard = lock.acquire().unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn between(earlier: u64, later: u64) -> Duration {
     Duration::from_nanos(later.checked_sub(earlier).expect("the effect came before its cause"))
 }
 
-/// As [`between`], without the time for which a busy machine kept the processes from running.
+/// As [`between`], minus the time for which the machine kept the processes from running.
 pub(crate) fn own_time_between(earlier: u64, later: u64) -> Duration {
     let took = between(earlier, later);
     let begun = instant(earlier);
@@ -72,7 +72,7 @@ pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
     calls(admin, &["eval", "evalsha"])
 }
 
-/// Waits until the first waiter is subscribed to the lock and has tried again. `before` is the value of
+/// Waits until the lock's first waiter has subscribed and attempted again. `before` is the value of
 /// [`scripts_run`] before the waiter started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
     wait_until("a waiter has subscribed and tried again", LONG, || {
@@ -90,8 +90,8 @@ pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Builds `product` by `commands` if it is missing or older than its sources, and returns its path. If the
-/// build fails, the test is skipped (`None`), or fails in CI.
+/// The path of `product`, which `commands` build if it is missing or older than its sources. If the build
+/// fails, the test is skipped (`None`), or fails in CI.
 pub(crate) fn build_once(
     what: &str,
     product: &Path,

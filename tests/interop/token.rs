@@ -1,4 +1,4 @@
-//! `token_lock` shares its key with the locks of redis-py and redsync.
+//! `get_token_lock` and the locks of redis-py and redsync use one key, and so exclude each other.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, 
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(2);
-/// The release of a token lock publishes nothing, so our waiter finds it by polling.
+/// The maximum time until a waiter polls. The release of a token lock notifies nobody, so only polls find it.
 const FOUND: Duration = Duration::from_millis(1_450);
 const REDIS_PY: &str = "8.1.0";
 
@@ -39,7 +39,7 @@ fn redsync() -> Option<Arc<Agent>> {
     Agent::start("redsync", &mut Command::new(built))
 }
 
-/// Each library's lock excludes the other's, and neither deletes the other's key.
+/// The agent's lock and our token lock exclude each other, and neither side deletes the other's key.
 fn token_locks_are_shared(agent: Option<Arc<Agent>>) {
     let Some((agent, server)) = agent.zip(RedisServer::start_default()) else { return };
     let peer = agent.connect("peer", &server.url(), &[]);

@@ -1,6 +1,5 @@
-//! A release in one language wakes a waiter of the other language within 50 ms of the call to unlock. With
-//! two runtimes and a server on two cores, one round in ten may take longer, but none as long as a safety
-//! poll.
+//! A release in one language wakes a waiter of the other within 50 ms of the unlock call. On two cores, one
+//! round in ten may take longer, but none as long as a safety poll.
 
 use crate::agent::Peer;
 use crate::java;
@@ -13,8 +12,8 @@ const PROMISED: Duration = Duration::from_millis(50);
 const MESSAGE_WAS_LOST: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// How a test sees that a waiter sleeps: the first function counts the scripts that have run, and the second
-/// waits until more have run for a lock.
+/// How a test sees that a waiter sleeps: the first function counts the scripts that have run; the second
+/// waits until the lock has a subscriber, and more scripts have run.
 pub(crate) type Sees<'a> = (&'a dyn Fn() -> u64, &'a dyn Fn(&str, u64));
 
 pub(crate) fn javas_unlock_wakes_rust(java: &Peer, rust: &LockClient, sees: Sees<'_>) -> Vec<Duration> {
@@ -27,7 +26,7 @@ pub(crate) fn javas_unlock_wakes_rust(java: &Peer, rust: &LockClient, sees: Sees
     })
 }
 
-/// A thread that waits for a lock that another owner holds, and returns the time of its grant.
+/// Starts a thread that waits for a held lock. The thread's result is the time of its grant.
 fn rust_waits(rust: &LockClient, name: &str, (before, waits): Sees<'_>) -> Call<u64> {
     let before = before();
     let waiter = turn(&rust.get_lock(name));
@@ -74,7 +73,7 @@ fn our_unlock_wakes_java_within_50_ms() {
     });
 }
 
-/// Java's `forceUnlock` deletes our holder's key, and does not notify the wait queue as our release would.
+/// Java's `forceUnlock` deletes our hold's key, and notifies Redisson's channel, but not our wait queue.
 #[test]
 fn javas_force_unlock_wakes_rust_within_50_ms() {
     measured("forced by Java", |java, server, sees| {
@@ -89,7 +88,7 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
     });
 }
 
-/// A Java reader between its failed attempt and its sleep would miss a message that wakes only sleepers.
+/// A Java reader that has attempted but does not sleep yet would miss a message that wakes only sleepers.
 #[test]
 fn a_writers_unlock_wakes_java_readers_about_to_sleep() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -118,8 +117,7 @@ fn a_writers_unlock_wakes_java_readers_about_to_sleep() {
     assert_eq!(missed, 0, "{delays:?}");
 }
 
-/// The delays of [`ROUNDS`] rounds after a warm-up, each on a new name, without the time for which a busy
-/// machine kept the processes from running.
+/// The delays of [`ROUNDS`] rounds after a warm-up, each with a new name, minus the machine's stalls.
 pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
     watch();
     round("warm-up");

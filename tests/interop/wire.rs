@@ -1,8 +1,8 @@
-//! The same operations by Java and by Rust leave the same bytes in Redis and on its channels.
+//! The same operations by Java and by Rust leave the same bytes in Redis, and the same messages on channels.
 //!
-//! Each step compares all keys (type, content, lifetime) and messages. Random parts with the right form are
-//! replaced: an owner by `OWNER`, a token by `TOKEN`, a lifetime by its lease, of which at most two seconds
-//! are gone.
+//! After each step all keys (type, content, lifetime) and messages are compared. Parts that differ by nature
+//! are replaced if their form is right: an owner by `OWNER`, a token by `TOKEN`, and a lifetime by its lease,
+//! if at most two seconds of it are gone.
 
 use leasehold::FencedLock;
 use redis::{Commands, Connection, Msg};
@@ -104,7 +104,7 @@ fn message(channel: &str, payload: &str) -> String {
 trait Side {
     fn id(&self) -> String;
     fn owner(&self) -> String;
-    /// Runs the step. Returns its fencing token, if the step was granted one.
+    /// Runs the step. Returns the fencing token of its grant, if any.
     fn take(&self, step: Step) -> Option<u64>;
 }
 
@@ -186,7 +186,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// All keys except directory entries and the records of unlocks, which Redisson deletes later.
+/// All keys, except directory entries and the records of releases, which Redisson deletes a moment later.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
     let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];
@@ -222,7 +222,7 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
     format!("key {} {kind} {content} {lifetime}", name.escape_ascii())
 }
 
-/// Whether the field is the owner of this side, in Redisson's form: a UUID in lower case and a number.
+/// Whether the field is this side's owner in Redisson's form: a UUID in lower case, and a number.
 fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let owner = side.owner();
     let (id, number) = owner.split_once(':').expect("an owner is an id, a colon and a number");
