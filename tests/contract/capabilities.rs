@@ -1,4 +1,4 @@
-//! Each kind of lock has the capabilities that its store states, and no others.
+//! Each kind of lock has the capabilities that its store declares (`Traits` in `harness.rs`), and no others.
 
 use super::harness::Sessions;
 use crate::support::prelude::*;

@@ -1,12 +1,12 @@
-//! Waiting on a condition: the wait releases the lock, and a notification ends the wait.
+//! A wait for a condition releases the lock until a notification ends the wait.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use crate::support::prelude::*;
 
-/// Starts a thread that acquires the lock and then runs `what`, which waits on the condition. This function
-/// returns once the thread holds the lock, so the caller can acquire the lock only while the thread waits.
+/// Starts a thread that acquires the lock and runs `what`, which waits for the condition. Returns once the
+/// thread holds the lock, so the caller can acquire the lock only during the wait.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
     what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,

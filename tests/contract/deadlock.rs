@@ -1,5 +1,5 @@
-//! Deadlocks between threads of one client or of several clients are found, reported, and broken on request.
-//! Clients find each other's waits in the *directory*, in which each client lists its holds and waits.
+//! Deadlocks between threads of one client or of several are found, reported, and broken on request. Clients
+//! find each other's waits in the *directory*, in which each client lists its holds and waits.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;
@@ -18,7 +18,7 @@ struct Member {
 }
 
 impl Member {
-    /// A member whose client waits for the default delay before it searches for a deadlock.
+    /// A member whose client searches for a deadlock after a wait of a second, which is the default.
     fn new(store: &Store, breaks: bool) -> Member {
         Member::looking_after(store, Duration::from_secs(1), breaks)
     }
@@ -58,8 +58,8 @@ impl Member {
 
 type Release = Box<dyn FnOnce() -> Result<()>>;
 
-/// Threads that wait at a gate while each holds some locks. When the gate opens, each thread waits for a
-/// further lock until it acquires the lock or is interrupted.
+/// Threads that each hold some locks. When the test calls `begin`, each waits for a further lock until it
+/// acquires the lock or is interrupted.
 struct Threads {
     running: Vec<JoinHandle<Result<()>>>,
     gate: Arc<Barrier>,
@@ -71,8 +71,8 @@ impl Threads {
         Threads { running: Vec::new(), gate: Arc::new(Barrier::new(count + 1)), interrupt: Interrupt::new() }
     }
 
-    /// Starts one thread for each list of locks. The thread holds all locks of its list except the last, and
-    /// waits for the last one when the gate opens.
+    /// Starts one thread for each list of locks. The thread holds all locks of its list except the last, for
+    /// which it waits after `begin`.
     fn holding<L: Into<Vec<RedisLock>>>(lists: impl IntoIterator<Item = L>) -> Threads {
         let lists: Vec<Vec<_>> = lists.into_iter().map(Into::into).collect();
         let mut threads = Threads::of(lists.len());
@@ -111,12 +111,12 @@ impl Threads {
         self.running.iter().any(JoinHandle::is_finished)
     }
 
-    /// Asserts that each thread acquired the lock that it waited for.
+    /// Asserts that each thread acquired the last lock of its list.
     fn succeed(self) {
         self.running.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     }
 
-    /// Interrupts all threads, and returns how many of them acquired the lock that they waited for.
+    /// Interrupts all threads. Returns how many of them had acquired the last lock of their list.
     fn end(self) -> usize {
         self.interrupt.interrupt();
         let mut got = 0;
@@ -137,14 +137,14 @@ fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     names
 }
 
-/// The steps of a deadlock of two threads: each holds one of the locks `a` and `b` and waits for the other.
+/// The steps (lock held, lock awaited) of two threads of which each holds `a` or `b` and waits for the other.
 fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
     let mut names = vec![(a.to_owned(), b.to_owned()), (b.to_owned(), a.to_owned())];
     names.sort();
     names
 }
 
-/// Asserts that each member is notified of the deadlock of two threads over the locks `a` and `b`.
+/// Asserts that each member is notified of the deadlock of two threads over `a` and `b`.
 #[track_caller]
 fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
     let told: Vec<_> = members.iter().map(|member| member.next(true)).collect();
@@ -210,7 +210,7 @@ contract!(a_deadlocks_youngest_wait_is_broken_within_three_seconds, needs(Direct
     assert!(!error.is_retryable() && !error.outcome_unknown());
 });
 
-/// Whether the directory shows the member's wait, so that other clients can find a cycle through it.
+/// Whether the member's entry in the directory shows its wait, so that other clients can find a cycle.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
@@ -525,7 +525,7 @@ contract!(a_deadlock_through_commands_run_under_holds_is_reported, needs(Directo
 const BROKEN_WITHIN: Duration = Duration::from_secs(8);
 
 /// A thread of `older` holds all locks in `own` and waits for a lock of `younger`. Then `younger` waits for
-/// the last lock in `own`. The wait of `younger` began later, so this wait is broken.
+/// the last lock in `own`. Asserts that this wait, which began later, is broken.
 #[track_caller]
 fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     let other = fresh("other");

@@ -1,4 +1,4 @@
-//! Locks exclude threads, clients and handles. Without exclusion, the counter here would lose increments.
+//! Locks exclude threads, clients and handles. A counter that only a lock protects loses no increment.
 
 use crate::support::prelude::*;
 use crate::support::processes::increments;

@@ -1,4 +1,4 @@
-//! A guard releases its level exactly once, however the guard's scope ends.
+//! A guard releases its level (one acquire or re-entry) exactly once, however its scope ends.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

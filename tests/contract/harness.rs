@@ -1,4 +1,4 @@
-//! A store as the contracts see it, and the code that runs a contract on a store.
+//! Stores under test, what they declare about themselves, and the code that runs a contract on a store.
 
 use leasehold::Result;
 
@@ -8,9 +8,9 @@ use crate::support::prelude::*;
 pub(crate) struct Traits {
     pub(crate) reentrant: bool,
     pub(crate) fenced: bool,
-    /// Waiters are served in order of arrival, whichever client they use.
+    /// Whether waiters are served in order of arrival, whichever client they use.
     pub(crate) fair: bool,
-    /// A release notifies waiters in other clients. Otherwise they poll at least every `polls_within`.
+    /// Whether a release notifies waiters in other clients. If not, they poll at least every `polls_within`.
     pub(crate) wakes: bool,
     pub(crate) polls_within: Duration,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Kind {
 
 pub(crate) type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
 
-/// A feature that a contract needs and that only some stores have.
+/// A feature that a contract needs and that some stores lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -39,14 +39,14 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Runs the contract on a store. Without a server the test is skipped, or fails in CI.
+    /// Runs the contract on a store; without a server for the store the test is skipped, or fails in CI.
     pub(crate) fn on(self, store: fn() -> Option<Store>, contract: fn(&Store)) {
         if let Some(store) = store() {
             self.of(&store, contract);
         }
     }
 
-    /// Runs the contract. If the store lacks the needed feature, the first request must be refused instead.
+    /// Runs the contract. If the store lacks the feature, asserts instead that a request for it is refused.
     fn of(self, store: &Store, contract: fn(&Store)) {
         if !store.lacks.contains(&self) {
             return contract(store);
@@ -87,27 +87,26 @@ pub(crate) type EndSessions = Box<dyn FnOnce()>;
 pub(crate) enum Sessions {
     /// The store has no sessions.
     None,
-    /// The hold stays, because the client reconnects. The function makes a separate store and returns a
-    /// second function that ends the sessions.
+    /// The hold stays, because the client reconnects. The function makes a store, and a function that ends
+    /// its sessions.
     Outlived(fn() -> (Store, EndSessions)),
-    /// The hold is lost, and its holder is notified.
+    /// The hold is lost, and its holder is notified. The function is that of `Outlived`.
     #[cfg(feature = "zookeeper")]
     Bind(fn() -> (Store, EndSessions)),
 }
 
-/// A store under test, and the clients that it makes.
+/// A store under test: how to make its clients, and what it declares about itself.
 pub(crate) struct Store {
     pub(crate) kinds: Vec<Kind>,
-    /// How long after the end of a lease the store may keep the lock busy. Zero for stores with exact leases.
+    /// How long after a lease's end the lock may still be busy; zero if the store ends leases exactly.
     pub(crate) late: Duration,
-    /// A hold outlasts a kill and a restart of the store's server.
+    /// Whether a hold outlasts a kill and a restart of the store's server.
     pub(crate) survives_restart: bool,
     /// Makes a separate store, and a function that kills and restarts its server.
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
     pub(crate) lacks: &'static [Need],
-    /// The lock's row or node in the store names the holder, even if clients write no entries in the
-    /// directory of clients.
+    /// Whether the lock's row or node in the store says who holds it, even without entries in the directory.
     pub(crate) rows_say_who: bool,
     pub(crate) open: Open,
 }
@@ -137,7 +136,7 @@ impl Store {
         })
     }
 
-    /// Handles of two clients for one lock with a new name.
+    /// Two handles of one lock with a new name, of two clients.
     pub(crate) fn two<T>(&self, label: &str, make: impl Fn(&LockClient, &str) -> T) -> [T; 2] {
         let name = fresh(label);
         [(); 2].map(|()| make(&self.client(), &name))
@@ -157,7 +156,7 @@ impl Store {
 }
 
 /// The kinds of lock of Redis and of the memory store. Waiters for spin and token locks poll; the store
-/// notifies waiters for the other kinds.
+/// notifies the waiters for all others.
 pub(crate) fn usual_kinds() -> Vec<Kind> {
     kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
 }
@@ -194,7 +193,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     ]
 }
 
-/// The kinds of a store that queues the waiters for each lock: all are fair, and there are no token locks.
+/// The kinds of a store in which waiters queue: all kinds are fair, and token locks are missing.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn queueing_kinds() -> Vec<Kind> {
     let mut kinds = usual_kinds();

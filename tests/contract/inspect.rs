@@ -1,4 +1,4 @@
-//! Any client can inspect any name. The file of each kind of lock tests the details of that kind.
+//! Any client can inspect any name. What inspection shows of a kind of lock is tested in that kind's file.
 
 use leasehold::ObjectKind;
 

@@ -197,7 +197,6 @@ contract!(locks_and_guards_keep_their_client_alive, |store| {
     }
 });
 
-/// The number of threads of this process; `None` on systems other than Linux.
 fn count_threads() -> Option<usize> {
     if cfg!(windows) {
         return None; // wine adds threads of its own

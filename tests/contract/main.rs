@@ -1,9 +1,9 @@
 //! The contracts: what every lock promises on every store.
 //!
-//! Each contract is a function over a [`Store`](harness::Store) and runs on every store. A new store is one
-//! function in `contract/stores.rs` and one line in `contract!`. The harness lists the capabilities of stores
-//! and kinds. A contract asserts that a store with a capability supports it and that any other refuses it.
-//! The scenarios are taken from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`.
+//! Each contract is a function over a [`Store`](harness::Store), and a test runs it on each store. A new
+//! store needs a function in `contract/stores.rs` and a line in `contract!`. Stores and kinds declare their
+//! capabilities; a contract asserts that a declared capability works, and that any other is refused. The
+//! scenarios come from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@
     allow(dead_code, reason = "the stores that are made of servers of Redis")
 )]
 
-/// Defines a contract, and for each store a test that runs it: `file::contract::store`.
+/// Defines a contract, and a test of it for each store: `file::contract::store`.
 macro_rules! contract {
     ($name:ident, |$store:ident| $body:block) => {
         contract!($name, needs(Nothing), |$store| $body);

@@ -21,7 +21,7 @@ fn in_one_slot(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{{{group}}}-{number}")).collect()
 }
 
-/// Two clients, `count` new names, and the first client's multi-lock over these names.
+/// Two clients, `count` new names, and the first client's multi-lock of these names.
 fn grouped(store: &Store, count: usize) -> ([LockClient; 2], Vec<String>, MultiLock) {
     let (clients, names) = ([store.client(), store.client()], names(count));
     let multi = group(&clients[0], &names);
@@ -32,7 +32,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// Asserts that all locks are free now, without a wait: the releases have been answered.
+/// Asserts that all locks are free now, without a wait, since their releases have been answered.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {

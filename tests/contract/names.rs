@@ -95,7 +95,7 @@ contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     assert_eq!(client.current_owner(), owner, "the number changed after an answered release");
 });
 
-/// Endings that make a name look like a store's record about the name without the ending: a queue, a counter.
+/// Names with these endings look like keys or records that stores make for a lock, such as its queue.
 const SHAPES: [&str; 16] = [
     "-lock-0",
     "/export-lock-0",

@@ -1,5 +1,5 @@
-//! Options and results of single calls, code that runs under a lock, guards that change threads, health
-//! checks, and clients that connect late.
+//! Options and results of calls: code that runs under a lock, guards that change threads, health checks,
+//! clients that connect late.
 
 use leasehold::Wakeups;
 

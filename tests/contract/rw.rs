@@ -252,7 +252,7 @@ contract!(a_writer_wakes_all_readers, needs(ReadWrite), |store| {
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
 });
 
-/// Starts waiting readers. Each reader releases only when all `N` readers hold the lock at once.
+/// Starts `N` waiting readers. Each releases only when all of them hold the lock at once.
 fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>; N] {
     let inside = Arc::new(AtomicUsize::new(0));
     locks.map(|lock| {
@@ -456,7 +456,7 @@ fn is_refused(lock: &ReadWriteLock) -> bool {
     guard.map(|guard| guard.unlock().unwrap()).is_none()
 }
 
-/// Handles for one lock with a new name, each of a separate client, with or without `writers_first`.
+/// Handles of one lock with a new name, each of its own client, with or without `writers_first`.
 fn locks<const N: usize>(store: &Store, writers_first: bool) -> [ReadWriteLock; N] {
     let name = fresh("rw");
     [(); N].map(|()| {

@@ -1,4 +1,4 @@
-//! The stores on which the contracts run. Each store is a function, and `contract!` names tests after it.
+//! The stores on which contracts run. Each is a function, by whose name `contract!` names tests.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
 use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
-/// A store with all kinds and features of Redis, for the server at this URL.
+/// The store of a server at a URL, with all kinds of locks and all features.
 fn store_at(url: String) -> Store {
     Store {
         kinds: usual_kinds(),
@@ -41,7 +41,7 @@ fn store_at(url: String) -> Store {
     }
 }
 
-/// Moves `server` into the store, so that the server runs as long as the store exists.
+/// Ties `server` to the store, so that the server runs as long as the store exists.
 fn lasting<S: Send + Sync + 'static>(server: S, store: Store) -> Store {
     let open = store.open;
     let open = move |options| {
@@ -51,7 +51,7 @@ fn lasting<S: Send + Sync + 'static>(server: S, store: Store) -> Store {
     Store { open: Box::new(open), ..store }
 }
 
-/// A server's store, and a function that kills and restarts the server and returns the store of the new one.
+/// The store of a server, and a function that kills and restarts the server and returns its new store.
 fn restarting<S: Send + Sync + 'static>(
     mut server: S,
     restart: impl FnOnce(&mut S) + 'static,
@@ -177,7 +177,7 @@ fn redis_without_connections() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// The store of a server that runs elsewhere (see [`given`]): a command restarts it, as no test can kill it.
+/// The store of a server that a test cannot kill (see [`given`]). A command of the server restarts it.
 fn redis_that_starts_itself(url: String) -> (Store, Restart) {
     let restart = |url: &mut String| {
         // The command has no answer: the server closes the connection when it restarts.
@@ -299,7 +299,7 @@ fn zookeeper_without_session() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// The store of a database. Its first client creates the tables.
+/// The store of a database, in which its first client creates the tables.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn database_at(url: String) -> Store {
     Store {

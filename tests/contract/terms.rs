@@ -1,4 +1,4 @@
-//! Options of a lock handle: no re-entry, a maximum time for each hold, and waiting by polling only.
+//! Options of a lock handle: no re-entry, a maximum time for a hold, and waits by polling only.
 
 use leasehold::Backoff;
 

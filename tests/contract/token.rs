@@ -1,4 +1,4 @@
-//! Token locks, in the points in which they differ from other kinds.
+//! Token locks where they differ from other kinds.
 
 use leasehold::ObjectKind;
 
@@ -66,8 +66,8 @@ contract!(a_reentrant_lock_refuses_a_token_locks_key, needs(Token), |store| {
     held.release();
 });
 
-/// Asserts that all calls are refused at once, including those that wait: the name belongs to another kind of
-/// lock, so waiting would not help.
+/// Asserts that all calls fail at once, even those that wait: the name belongs to another kind of lock, which
+/// no wait changes.
 fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {

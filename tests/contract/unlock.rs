@@ -1,4 +1,4 @@
-//! Releases of locks that the caller does not hold, and forced releases.
+//! Releases by threads that do not hold the lock, and forced releases.
 
 use leasehold::Result;
 
@@ -141,7 +141,7 @@ contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
 });
 
 contract!(a_thread_may_lock_during_its_thread_local_destructors, |store| {
-    /// A thread-local that uses locks in its destructor, after the crate's thread-locals are destroyed.
+    /// A thread-local whose destructor uses locks after the crate's own thread-locals are destroyed.
     struct Last {
         before: RedisLock,
         within: RedisLock,

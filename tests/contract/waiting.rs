@@ -1,4 +1,4 @@
-//! Waits end at their time limit, are served in order, and wake up in time.
+//! Waits end at their time limit, or soon after the lock is released, and in order of arrival.
 
 use super::harness::Need;
 use crate::support::prelude::*;
