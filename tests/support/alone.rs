@@ -1,5 +1,5 @@
-//! Runs a test in a process of its own, because it counts threads, descriptors or bytes, or is stopped and
-//! killed.
+//! Runs a test in a process of its own, because the test counts the threads, descriptors or bytes of its
+//! process, or stops or kills it.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// A test that takes longer counts as hanging. Some need ten seconds of a busy processor.
+/// The time limit of a test. Some tests need ten seconds of a busy processor.
 const HANGS: Duration = Duration::from_secs(400);
 
 /// Runs `body` in a new process of this program, which runs only the calling test.
@@ -46,7 +46,7 @@ pub fn test_command(test: &str) -> Vec<String> {
     [program, test, "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned).to_vec()
 }
 
-/// Starts this program again, to run one of its tests with these environment variables.
+/// Starts this test program again, to run only `test` with these environment variables.
 pub fn reexecuted(test: &str, variables: &[(&str, &str)]) -> Process {
     let output = tempfile::NamedTempFile::new().unwrap();
     let append = || File::options().append(true).open(output.path()).unwrap();
@@ -74,7 +74,7 @@ impl Process {
         signal(self.pid(), name);
     }
 
-    /// Waits, and kills the process after `limit`. Returns whether the process succeeded, and its output.
+    /// Waits for the process, and kills it after `limit`. Returns whether it succeeded, and its output.
     pub fn ends_within(mut self, limit: Duration) -> (bool, String) {
         let child = self.child.as_mut().expect("the process runs");
         let mut status = None;

@@ -1,5 +1,5 @@
-//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store from another
-//! client.
+//! Support for tests of cached locks (`lock_builder(name).cached()`). The parameter `is_free` asks the store
+//! whether the lock is free.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use leasehold::{LockClient, RedisLock};
 
 use super::{LONG, SLACK, eventually, ms, now, stalled_since};
 
-/// The client releases a cached lock unused for this time, and checks at least this often for waiters.
+/// A client releases a cached lock that is unused for so long, and checks at least so often for waiters.
 pub const UNUSED: Duration = ms(500);
 
 #[track_caller]
@@ -16,7 +16,7 @@ pub fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// Uses the lock until its client caches it. A client does not cache a lock after the first use.
+/// Uses the lock until its client caches it, which a client does not do after the first use.
 #[track_caller]
 pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
     let is_cached = || {
@@ -35,8 +35,8 @@ pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock 
     lock
 }
 
-/// Asserts that the lock is still cached after `release`. After a stall of `UNUSED` the client may have
-/// released the unused lock, so then nothing is asserted.
+/// Asserts that the lock is still cached after `release`. Asserts nothing after a stall of the machine for
+/// `UNUSED`, since the client may then have released the unused lock.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

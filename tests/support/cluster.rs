@@ -9,17 +9,17 @@ use std::time::Duration;
 const AGREE: Duration = Duration::from_secs(30);
 /// The cluster-node-timeout in milliseconds while members join, and in tests of failovers.
 const SOON: &str = "1000";
-/// The cluster-node-timeout in other tests, in which a busy machine must not cause a failover.
+/// The cluster-node-timeout in all other tests. It is so long that a busy machine causes no failover.
 const LATE: &str = "15000";
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
 /// Dropping the cluster ends the processes that it started, and no others.
 pub struct Cluster {
-    /// The primaries, followed by their replicas in the same order.
+    /// First the primaries, then their replicas in the same order.
     pub members: Vec<RedisServer>,
     buses: Vec<Port>,
-    /// The ports for TLS, and the server whose certificates all members use.
+    /// The TLS ports, and the server whose certificates all members use; `None` without TLS.
     tls: Option<(Vec<Port>, RedisServer)>,
 }
 
@@ -40,7 +40,7 @@ impl Cluster {
         Cluster::start_as(&[], true).inspect(Cluster::be_patient)
     }
 
-    /// Starts a cluster that replaces a primary after a second of silence.
+    /// Starts a cluster in which a replica replaces its primary after a second without an answer.
     #[track_caller]
     pub fn start_for_failovers() -> Option<Cluster> {
         Cluster::start_as(&[], false)
@@ -119,7 +119,7 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Waits until all running members see all slots served, and the replicas are up to date.
+    /// Waits until, for all running members, each slot has a primary and the replicas are up to date.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         self.all_agree("agree that all is well", |index| {
@@ -205,7 +205,7 @@ impl Cluster {
         text.contains("role:master")
     }
 
-    /// The member that serves the key's slot, according to a running member.
+    /// The index of the member that serves the key's slot, as a running member says.
     pub fn primary_of(&self, key: &str) -> usize {
         self.primary_seen_by(self.running(), key)
     }

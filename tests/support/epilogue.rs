@@ -1,16 +1,11 @@
-//! The check at the end of a scenario that its clients left nothing behind.
-//! ```ignore
-//! let baseline = Baseline::take(&server);
-//! // … clients come, hold, lose, wait, and are dropped …
-//! baseline.assert_clean(&server);
-//! ```
+//! A check that the clients of a test left nothing behind.
 
 use super::eventually;
 use super::server::{ADMIN, RedisServer};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The prefix of the names of the library's threads. The kernel shows 15 bytes of a name.
+/// The beginning of the names of the library's threads. (The kernel shows 15 bytes of a name.)
 pub const THREAD_PREFIX: &str = "leasehold";
 
 pub struct Baseline {
@@ -26,21 +21,22 @@ impl Baseline {
         Baseline { clients, threads: None, descriptors: None, limit: Duration::from_secs(5) }
     }
 
-    /// Sets the time that the library has for cleaning up; 5 s by default.
+    /// Sets how long the library may take to clean up; 5 s by default.
     pub fn within(mut self, limit: Duration) -> Baseline {
         self.limit = limit;
         self
     }
 
-    /// Also counts threads of the library and descriptors. The test must be alone in its process.
+    /// Lets the check count threads of the library and descriptors too. The test must be alone in its
+    /// process.
     pub fn alone(mut self) -> Baseline {
         self.threads = threads().map(|names| names.len());
         self.descriptors = descriptors();
         self
     }
 
-    /// Waits until nothing remains. After the limit, panics with all that remains: subscriptions, client
-    /// connections, hashes without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
+    /// Waits until the clients left nothing. After the limit, panics with all that is left: subscriptions,
+    /// connections, hashes without a TTL and, after [`alone`](Baseline::alone), threads and descriptors.
     #[track_caller]
     pub fn assert_clean(&self, server: &RedisServer) {
         let mut left = Vec::new();
@@ -78,8 +74,8 @@ impl Baseline {
     }
 }
 
-/// Returns the keys that exist. Removes their expiry, so that a test cannot mistake an expiry for the release
-/// that it awaits.
+/// Returns those of the keys that exist, and makes them persist, so that a test that awaits a release cannot
+/// mistake an expiry for it.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {
@@ -89,8 +85,8 @@ pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &
     keys.into_iter().filter(|key| is_there(key)).collect()
 }
 
-/// Panics if a hash in any database has no TTL, because nobody would ever free that lock. A test may call
-/// this at any moment.
+/// Panics if a hash in any database has no TTL: nobody would ever free that lock. A test may call this at any
+/// time.
 #[track_caller]
 pub fn assert_every_hash_has_a_ttl(server: &RedisServer) {
     let found = hashes_without_ttl(&mut server.admin());
@@ -147,7 +143,7 @@ fn clients(admin: &mut redis::Connection) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// The names of the library's threads in this process; `None` on a system that does not show them.
+/// The names of the library's threads in this process; `None` if the system does not show them.
 pub fn threads() -> Option<Vec<String>> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     // A thread may end between the listing and the read.
@@ -157,7 +153,7 @@ pub fn threads() -> Option<Vec<String>> {
     )
 }
 
-/// The number of open files, except those of `/proc`, which the stall meter and this function open.
+/// The number of open files, without those of `/proc`, which the stall meter and this function open.
 fn descriptors() -> Option<usize> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

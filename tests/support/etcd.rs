@@ -1,6 +1,6 @@
 //! Private etcd members, on free ports and in a temporary folder that is removed even if the test fails.
 //!
-//! The program is found in `PATH` (Debian's package etcd-server). Its data is in memory where possible,
+//! The program is found in `PATH` (Debian's package etcd-server). The data is in memory if there is room,
 //! because old versions of etcd sync every change to disk.
 
 use super::programs::{Running, in_a_folder, in_memory, listens};
@@ -13,7 +13,6 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The time limit for members to start, and to answer.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -39,7 +38,7 @@ impl Etcd {
         Etcd::start_members(count, false)
     }
 
-    /// Starts one member that speaks only TLS, for `localhost` and 127.0.0.1, with an authority of its own.
+    /// Starts a member that speaks only TLS. Its certificate is for `localhost` and 127.0.0.1.
     pub fn start_tls() -> Option<Etcd> {
         Etcd::start_members(1, true)?.pop()
     }
@@ -85,7 +84,7 @@ impl Etcd {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// The authority that signed the member's certificate, and another authority.
+    /// The files of two authorities: the one that signed the member's certificate, and another.
     pub fn authorities(&self) -> [std::path::PathBuf; 2] {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
     }
@@ -101,7 +100,7 @@ impl Etcd {
         self.wait_until_ready();
     }
 
-    /// Stops the process. The kernel still accepts connections, but the server does not answer.
+    /// Stops the process. The kernel then accepts connections, but nobody answers.
     pub fn stop(&self) {
         self.running().signal("STOP");
     }
@@ -110,7 +109,7 @@ impl Etcd {
         self.running().signal("CONT");
     }
 
-    /// Sends a request to the HTTP gateway as an operator, and returns the answer's status and body.
+    /// Sends an operator's request to the HTTP gateway. Returns the answer's status and body.
     pub fn ask(&self, path: &str, body: &str) -> Result<(u16, String), String> {
         self.ask_as("", path, body)
     }
@@ -131,7 +130,7 @@ impl Etcd {
         Ok((status, body.to_owned()))
     }
 
-    /// As [`ask`](Self::ask), for a request that must succeed. Returns the body as JSON.
+    /// As [`ask`](Self::ask), but panics if the request fails, and returns the body as JSON.
     #[track_caller]
     pub fn must(&self, path: &str, body: &str) -> serde_json::Value {
         self.must_as("", path, body)
@@ -145,8 +144,8 @@ impl Etcd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
     }
 
-    /// Makes the server demand passwords. Root's password is `R00T`. `users` lists names, passwords and
-    /// roles; the role `locks` may use the locks below the default prefix.
+    /// Makes the server demand passwords. Root's is `R00T`. `users` has names, passwords and roles, of which
+    /// `locks` may use the locks below the default prefix.
     #[track_caller]
     pub fn demand_passwords(&self, users: &[(&str, &str, &str)]) {
         let does = |path: &str, body: String| self.must(&format!("/v3/auth/{path}"), &body);
@@ -165,7 +164,7 @@ impl Etcd {
         does("enable", "{}".to_owned());
     }
 
-    /// A token of root, once passwords are demanded.
+    /// A login token of root, after [`demand_passwords`](Self::demand_passwords).
     pub fn token(&self) -> String {
         let login = self.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);
         login["token"].as_str().expect("a token").to_owned()

@@ -1,4 +1,4 @@
-//! Threads of several clients that use locks all the time while a test disturbs the servers.
+//! Threads of several clients that use locks without pause while a test disturbs the servers.
 
 use super::history::History;
 use super::observer::texts;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The longest wait for a lock: the time that a failover may take, during which nobody gets the lock.
+/// How long a thread waits for a lock: as long as a failover may take, during which nobody gets one.
 const WAIT: Duration = super::sentinel::LIMIT;
 /// After a failover, every lock must be granted again within this time.
 const SERVED: Duration = Duration::from_secs(20);
@@ -20,30 +20,29 @@ struct Subject {
     name: String,
     history: History,
     grants: Mutex<Vec<Instant>>,
-    /// The largest token that the protected resource has seen. `refused` counts the writes with smaller ones.
+    /// The largest token that the protected resource has seen. It refuses writes with smaller ones.
     newest: AtomicU64,
     refused: AtomicU64,
 }
 
-/// How the threads use a lock.
 #[derive(Clone, Copy)]
 pub struct Use {
-    /// Makes the handle of a lock from its number and name.
+    /// Makes a handle of the lock with this number and name.
     pub make: fn(&LockClient, usize, &str) -> RedisLock,
-    /// Whether every second guard is dropped, without waiting for the answer, instead of unlocked.
+    /// Whether every second guard is dropped, which does not await the release's answer, instead of unlocked.
     pub drops: bool,
 }
 
 struct Shared {
     subjects: Vec<Subject>,
     stop: AtomicBool,
-    /// The number of errors of each kind, and the last error.
+    /// How often each error occurred, and the last error.
     errors: Mutex<(BTreeMap<String, usize>, String)>,
     /// Errors that must not occur.
     wrong: Mutex<Vec<String>>,
 }
 
-/// Threads that acquire and release random locks of a list until they are stopped.
+/// Running threads that acquire and release random locks of a list.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -52,9 +51,9 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Outcome {
     pub grants: usize,
-    /// The number of grants of the lock that was granted least often.
+    /// The number of grants of the lock with the fewest.
     pub least: usize,
-    /// The number of overlapping holds of different owners, over all locks.
+    /// The number of pairs of holds, of different owners, that overlapped.
     pub overlaps: usize,
     pub tokens: usize,
     pub refused: u64,
@@ -87,7 +86,7 @@ impl Load {
         load
     }
 
-    /// Waits until every lock was granted after `since`, and returns how long the last one took.
+    /// Waits until each lock was granted after `since`, and returns how long that took.
     #[track_caller]
     pub fn await_grants(&self, since: Instant) -> Duration {
         let first = |subject: &Subject| {
@@ -116,7 +115,7 @@ impl Load {
         self.shared.subjects.iter().find(|subject| subject.name == name).expect("a lock of this load")
     }
 
-    /// The longest time between two grants of the same lock, over all these locks, from `since` on.
+    /// The longest time from `since` on in which one of these locks was not granted.
     pub fn longest_gap(&self, names: &[String], since: Instant) -> Duration {
         let gap = |name: &String| {
             let grants = self.subject(name).grants.lock();

@@ -1,7 +1,7 @@
 //! Support for all tests: servers, faults, and common checks.
 //!
-//! Each test program includes this once, by `#[path = "../support/mod.rs"] mod support;`; `tests/README.md`
-//! says why this is no crate.
+//! Each test program includes this once, by `#[path = "../support/mod.rs"] mod support;`, since it is no
+//! crate (`tests/README.md` says why).
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses another part of this")]
 #![allow(
     unreachable_pub,
@@ -91,8 +91,8 @@ pub mod prelude {
     };
 }
 
-/// Defines a test on the server that the last expression starts; without a server the test is skipped. An
-/// expression before that, such as a lock against the program's other tests, lives as long as the test.
+/// Defines a test on the server that `$server` starts; without a server the test is skipped. `$alone`, such
+/// as a mutex guard against the program's other tests, lives as long as the test.
 macro_rules! test_on {
     ($name:ident, $alone:expr, $server:expr, |$given:pat_param| $body:block) => {
         #[test]
@@ -117,17 +117,16 @@ pub fn fresh(label: &str) -> String {
     format!("{label}-{:012x}", random() >> 16)
 }
 
-/// A random number from the hasher's random keys, which is good enough for tests.
 pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Whether this runs in CI, where a missing server, JDK or privilege fails a test instead of skipping it.
+/// Whether this is CI, where a missing server, JDK or privilege fails a test that would otherwise be skipped.
 pub fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false" && value != "0")
 }
 
-/// Writes to standard error directly, because the harness would hide the output of passing tests.
+/// Writes a line to standard error directly, since the test harness would hide a passing test's output.
 pub fn shout(line: &str) {
     let mut text = line.to_owned();
     text.push('\n');
@@ -135,7 +134,7 @@ pub fn shout(line: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
 }
 
-/// Reports that the test is skipped because `what` is missing; in CI the test fails. `./check` counts these.
+/// Reports that the test is skipped because `what` is missing, for which `./check` counts it. In CI, panics.
 #[track_caller]
 pub fn missing(what: &str) {
     let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));
@@ -143,11 +142,11 @@ pub fn missing(what: &str) {
     shout(&line);
 }
 
-/// Starts a program with empty input. [`stalls`] counts its waits for a processor.
+/// Starts a program with empty input. [`stalls`] then counts its waits for a processor.
 ///
-/// A shell waits until this call has started it, and then becomes the program, with the same pid. Otherwise a
-/// short-lived program may end while this thread blocks all signals. The kernel then gives SIGCHLD to another
-/// thread, whose read with a time-out fails with EINTR, and so does another test.
+/// A shell waits until this call is over, and then becomes the program, with the same pid. Otherwise a short
+/// program might end while this thread blocks all signals. The kernel would give SIGCHLD to another thread,
+/// and a read with a time-out there, in another test, would fail with EINTR.
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {
@@ -165,7 +164,7 @@ pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command
     child
 }
 
-/// Runs a program to its end by [`spawn`]. Returns whether the program succeeded, and its output.
+/// Runs a program to its end. Returns whether it succeeded, and its output.
 pub fn run<S: AsRef<OsStr>>(
     program: &[S],
     configure: impl FnOnce(&mut Command) -> &mut Command,
@@ -176,7 +175,7 @@ pub fn run<S: AsRef<OsStr>>(
     (out.status.success(), text)
 }
 
-/// Builds a client, and retries, because on a busy machine the first attempt may exceed the time-out.
+/// Builds a client. Retries, because on a busy machine the first attempt may exceed the time-out.
 pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -> leasehold::LockClient {
     let mut built = None;
     let connects = || {
@@ -189,7 +188,7 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     built.expect("a connect was tried").expect("the client connects")
 }
 
-/// The error of a call that fails with this kind.
+/// The error of this outcome. Panics unless the call failed with this kind of error.
 #[track_caller]
 pub fn fails<T>(outcome: leasehold::Result<T>, kind: leasehold::ErrorKind) -> leasehold::Error {
     let Err(error) = outcome else { panic!("the call succeeded, and {kind:?} was expected") };
@@ -197,7 +196,7 @@ pub fn fails<T>(outcome: leasehold::Result<T>, kind: leasehold::ErrorKind) -> le
     error
 }
 
-/// As [`fails`], and asserts that the error's text contains `words`.
+/// As [`fails`], and panics unless the error's text contains `words`.
 #[track_caller]
 pub fn fails_saying<T>(
     outcome: leasehold::Result<T>,
@@ -209,20 +208,19 @@ pub fn fails_saying<T>(
     error
 }
 
-/// Whether the error came from a temporary fault of the server or the network. Unlike
-/// [`is_retryable`](leasehold::Error::is_retryable), this also accepts the error of a release.
+/// Whether a temporary fault of the server or the network explains the error. Unlike
+/// [`is_retryable`](leasehold::Error::is_retryable), this includes errors of releases.
 pub fn may_pass(error: &leasehold::Error) -> bool {
     use leasehold::ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
     matches!(error.kind(), Busy | OutOfMemory | ReadOnly | StaleRing | TimedOut | Unreachable)
 }
 
-/// The channel on which a lock's releases are published, as in Redisson.
 pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
 /// The number of clients that listen for a lock, either as first in the queue or for all releases. `count` is
-/// NUMSUB or SHARDNUMSUB, and `ask` sends a command to the lock's server.
+/// NUMSUB or SHARDNUMSUB. `ask` sends a command to the lock's server.
 pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -> redis::Value) -> usize {
     let channels = if count == "NUMSUB" { "CHANNELS" } else { "SHARDCHANNELS" };
     let turns = ask(&["PUBSUB", channels, &format!("leasehold_wake:{{{name}}}:*")]);
@@ -232,7 +230,7 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
     turns.len().max(releases)
 }
 
-/// How often a Redis server has run these commands.
+/// How often the server has run these commands, in sum.
 pub fn calls(server: &mut redis::Connection, commands: &[&str]) -> u64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query(server).expect("the server answers");
     let count = |command: &&str| {
@@ -242,8 +240,8 @@ pub fn calls(server: &mut redis::Connection, commands: &[&str]) -> u64 {
     commands.iter().map(count).sum()
 }
 
-/// Sends the signal with this name. After `STOP` this waits until every thread is stopped: the kernel stops
-/// them one by one, and a thread that still runs could answer a request.
+/// Sends the signal with this name. After `STOP`, waits until every thread has stopped: the kernel stops them
+/// one by one, and a thread that still runs could answer a request.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
     let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
@@ -268,7 +266,7 @@ fn thread_states(pid: u32) -> Vec<char> {
     threads.filter_map(|thread| state(stat(thread.ok()?)?)).collect()
 }
 
-/// Sets the flag when dropped, even in a panic, and so ends the threads for which a scope waits.
+/// Sets a flag when dropped, even in a panic, so that the threads end for which a scope waits.
 pub struct Raise<'a>(pub &'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -277,8 +275,8 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// A command that runs if this process ends without dropping this value, as after a kill or an abort. A shell
-/// waits for the end of a pipe that only this process holds open.
+/// A command that runs if this process ends without dropping this value, as after a kill. A shell waits for
+/// that: for the end of a pipe that only this process holds open.
 pub struct LastWill {
     shell: Child,
     pipe: Option<ChildStdin>,
@@ -300,7 +298,7 @@ impl LastWill {
 }
 
 impl Drop for LastWill {
-    /// Cancels the command, because the process that drops this value has cleaned up itself.
+    /// Cancels the command, which is not needed after a drop.
     fn drop(&mut self) {
         if let Some(mut pipe) = self.pipe.take()
             && pipe.write_all(b"done\n").is_err()

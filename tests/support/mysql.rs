@@ -1,7 +1,7 @@
 //! A private MariaDB or MySQL; see [`server`](super::server).
 //!
-//! `LEASEHOLD_MYSQLD` names the server program; without it, the program is found in `PATH` and `/usr/sbin`.
-//! The server refuses to run as root, so root starts it as `mysql` or `nobody`.
+//! `LEASEHOLD_MYSQLD` names the server program. Otherwise it is found in `PATH` and `/usr/sbin`. The server
+//! refuses to run as root, so root starts it as the user `mysql` or `nobody`.
 
 use super::programs::{Running, in_a_folder, in_memory, install, listens, own, prefix};
 use super::server::{Port, in_path, make_certificates};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const USERS: [&str; 2] = ["mysql", "nobody"];
-/// Without disk syncs, writes survive a kill of the server but no crash of the machine.
+/// Settings without disk syncs: writes survive a kill of the server, but no crash of the machine.
 const UNSYNCED: [&str; 4] = [
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-flush-method=nosync",
@@ -33,8 +33,7 @@ pub struct MysqlServer {
 in_a_folder!(MysqlServer);
 
 impl MysqlServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is
-    /// found.
+    /// Starts a server, without disk syncs; `None`, after [`missing`], if none is found.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])
@@ -103,7 +102,7 @@ impl MysqlServer {
         self.url_as("admin")
     }
 
-    /// The URL for another user, given as `name` or `name:password`.
+    /// The URL for a user, given as `name` or `name:password`.
     pub fn url_as(&self, user: &str) -> String {
         format!("mysql://{user}@127.0.0.1:{}/locks", self.port())
     }
@@ -113,7 +112,7 @@ impl MysqlServer {
         self.try_connect("admin").unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// Connects without a switch to the Unix socket, which would take a second connection.
+    /// Connects over TCP only. (A switch to the Unix socket would take a second connection.)
     pub fn try_connect(&self, user: &str) -> mysql::Result<Conn> {
         let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url_as(user)))?;
         Conn::new(opts)

@@ -1,17 +1,17 @@
-//! A server behind its own network: a namespace joined to ours by virtual Ethernet devices.
+//! A network of its own for a server: a namespace that virtual Ethernet devices join to ours.
 //!
-//! The test stays outside; the server runs inside, at a private address. When packets are dropped, the
-//! *kernel* keeps a connection's bytes and sends them again, even after the process closed it. Such a
+//! The server runs inside, at a private address, and the test outside. When packets are dropped, the *kernel*
+//! keeps a connection's bytes and sends them again later, even after the process closed the connection. So a
 //! request arrives late without any proxy.
 //!
-//! Needs root, `ip` (iproute2) and `iptables`. Otherwise [`Netns::new`] reports [`missing`] and returns
+//! Needs root, `ip` (iproute2) and `iptables`. Without them [`Netns::new`] reports [`missing`] and returns
 //! `None`.
 
 use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};
 use std::net::Ipv4Addr;
 
-/// Dropping this removes the namespace and its devices. Drop the servers inside first.
+/// Dropping this removes the namespace and its devices. The servers inside must be dropped first.
 pub struct Netns {
     name: String,
     inner: String,
@@ -19,14 +19,14 @@ pub struct Netns {
     _will: LastWill,
 }
 
-/// A cut of connections, which lasts until it is healed or dropped.
+/// Connections that are cut, until this value is healed or dropped.
 pub struct Cut<'a> {
     net: &'a Netns,
     heal: Vec<Vec<String>>,
 }
 
 impl Netns {
-    /// Makes a namespace; `None`, after [`missing`], where that is impossible.
+    /// Makes a namespace; `None`, after [`missing`], if the system does not allow that.
     #[track_caller]
     pub fn new() -> Option<Netns> {
         let reason = if !cfg!(target_os = "linux") {
@@ -95,7 +95,7 @@ impl Netns {
         builder.inside(self).start()
     }
 
-    /// Drops all packets to the server on its current connections. Other connections work.
+    /// Drops all packets of the server's present connections. Later connections work.
     #[must_use = "dropping the cut heals it"]
     pub fn cut_connections(&self, server: &RedisServer) -> Cut<'_> {
         let ports = self.ports(server);
@@ -116,7 +116,7 @@ impl Netns {
         cut
     }
 
-    /// The clients' ports of the server's current connections.
+    /// The ports of the clients to which the server is connected.
     pub fn ports(&self, server: &RedisServer) -> Vec<u16> {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.admin()).unwrap();
         let prefix = format!("addr={}:", self.test_address());
@@ -135,7 +135,7 @@ impl Drop for Netns {
 }
 
 impl Cut<'_> {
-    /// Lets packets pass again. The kernels send lost packets again, so the held-up bytes arrive then.
+    /// Lets packets pass again. The kernels then send the bytes that were held up.
     pub fn heal(self) {
         drop(self);
     }

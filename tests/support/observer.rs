@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
 
-/// A recorded call of an observer. Errors are recorded as texts.
+/// An event that an observer recorded. Errors are recorded as texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Acquired(String),
@@ -69,7 +69,7 @@ impl Observer for Seen {
     }
 }
 
-/// Returns an observer that sends what `pick` selects, and the receiver for it.
+/// An observer that sends what `pick` returns for an event, and the receiver.
 pub fn observe<T: Send + 'static>(
     pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
 ) -> (impl Observer, Receiver<T>) {
@@ -82,8 +82,8 @@ pub fn observe<T: Send + 'static>(
     (observer, told)
 }
 
-/// Returns an observer of deadlocks and its receiver. A message says whether the deadlock begins, which
-/// deadlock it is, and when.
+/// An observer of deadlocks, and its receiver. A message says whether the deadlock begins or ends, which
+/// deadlock it is, and when by `clock`.
 pub fn deadlocks<T: Send + 'static>(clock: fn() -> T) -> (impl Observer, Receiver<(bool, Deadlock, T)>) {
     observe(move |event| match event {
         leasehold::Event::Deadlock { deadlock, .. } => Some((true, (*deadlock).clone(), clock())),
@@ -102,7 +102,7 @@ pub fn attempts(sum: &Arc<AtomicU32>) -> impl Observer + use<> {
     }
 }
 
-/// The text and debug text of an error and of all its causes.
+/// The texts, also for debugging, of an error and of all its causes.
 pub fn texts(error: &Error) -> String {
     let mut texts = format!("{error} | {error:?}");
     let mut cause = error.source();

@@ -1,7 +1,7 @@
 //! A private PostgreSQL; see [`server`](super::server).
 //!
-//! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, so root starts
-//! it as `postgres` or `nobody`.
+//! The programs are found in `PATH` and in Debian's folders. PostgreSQL refuses to run as root, so root
+//! starts it as the user `postgres` or `nobody`.
 
 use super::programs::{Running, in_a_folder, in_memory, install, listens, log_in, own, prefix};
 use super::server::{Port, in_path, make_certificates};
@@ -25,8 +25,7 @@ pub struct PostgresServer {
 in_a_folder!(PostgresServer);
 
 impl PostgresServer {
-    /// Starts a server with default settings, without disk syncs; `None`, after [`missing`], if none is
-    /// found.
+    /// Starts a server, without disk syncs; `None`, after [`missing`], if none is found.
     #[track_caller]
     pub fn start() -> Option<PostgresServer> {
         PostgresServer::start_with(&[])
@@ -78,7 +77,7 @@ impl PostgresServer {
         self.url_as("admin")
     }
 
-    /// The URL for another user, given as `name` or `name:password`.
+    /// The URL for a user, given as `name` or `name:password`.
     pub fn url_as(&self, user: &str) -> String {
         format!("postgres://{user}@127.0.0.1:{}/postgres", self.port())
     }
@@ -92,7 +91,7 @@ impl PostgresServer {
         Client::connect(&self.url_as(user), NoTls)
     }
 
-    /// Kills the server (SIGKILL) and the processes that serve its clients.
+    /// Kills the server (SIGKILL), and the processes that it has for its clients.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
             let pid = process.pid();
@@ -149,7 +148,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// A PgBouncer in front of a server. Dropping this kills the PgBouncer.
+/// A PgBouncer (a pool of connections) in front of a server. It is killed on drop.
 pub struct Bouncer {
     process: Running,
     port: Port,
@@ -164,7 +163,7 @@ impl Bouncer {
         Bouncer::before_with(server, mode, "")
     }
 
-    /// As [`before`](Self::before), with another line of settings, such as `default_pool_size = 1`.
+    /// As [`before`](Self::before), with one more line of settings, such as `default_pool_size = 1`.
     #[track_caller]
     pub fn before_with(server: &PostgresServer, mode: &str, more: &str) -> Option<Bouncer> {
         let debians = PathBuf::from("/usr/sbin/pgbouncer");

@@ -1,14 +1,5 @@
-//! Tests with several processes, for every store: the test program runs again as processes that work and
+//! Tests with several processes, for every store: the test program starts itself again as workers, which
 //! report.
-//! ```ignore
-//! #[test]
-//! fn four_processes_incrementing_under_the_lock_lose_no_increment() {
-//!     if let Some(worker) = Worker::here() {
-//!         return worker.work(connect);
-//!     }
-//!     count_across_processes(&server.url());
-//! }
-//! ```
 
 use super::stalls::{own_time_since, stalled_since};
 use super::{Process, eventually, median, now, reexecuted, test_name};
@@ -21,7 +12,7 @@ const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 const NAME: &str = "across processes";
 
-/// The number to which processes count together: 500, or `LEASEHOLD_COUNT`, which all of them inherit.
+/// The number to which processes count together: 500, or `LEASEHOLD_COUNT`, which workers inherit.
 pub fn increments() -> u64 {
     std::env::var("LEASEHOLD_COUNT")
         .map_or(500, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
@@ -53,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// Increments a number in a file that only the lock protects.
+    /// Increments a number in a file, which only the lock protects from lost increments.
     fn count(&self, client: &LockClient) {
         let (file, increments) = (self.folder.join("counter"), increments());
         let counted: u64 = std::thread::scope(|scope| {
@@ -96,8 +87,8 @@ fn worker(role: &str, folder: &Path, url: &str) -> Process {
     reexecuted(&test_name(), &[(WORKER, &format!("{role}|{}|{url}", folder.display()))])
 }
 
-/// Starts four processes of four threads each, which count to [`increments`] under one lock. Panics if an
-/// increment is lost, and returns the time that this took.
+/// Starts four processes of four threads, which count to [`increments`] under one lock. Returns how long they
+/// took. Panics if an increment is lost.
 pub fn count_across_processes(url: &str) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("counter"), "0").unwrap();
@@ -117,7 +108,7 @@ pub fn count_across_processes(url: &str) -> Duration {
     start.elapsed()
 }
 
-/// Kills a process that holds the lock, and returns how long the lock stayed held: at most `limit`.
+/// Kills a process that holds the lock. Returns how long the lock stayed held; panics if longer than `limit`.
 pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let holder = worker("hold", folder.path(), url);
@@ -134,7 +125,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     took
 }
 
-/// While clients hold and await one name, others acquire and release other names without delay.
+/// Asserts that names are used without delay while other clients hold and await another name.
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
     let visit = |kind, round| {
@@ -165,13 +156,13 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     });
 }
 
-/// The number of other names. `OTHER_VISITS` is the number of their uses in all.
+/// The number of other names, and how often they are used in all.
 pub const OTHER_NAMES: usize = 6;
 pub const OTHER_VISITS: usize = 30;
 
-/// Panics if other names were used more slowly while one name was held and awaited. A name that waited behind
-/// the held one would be late at each use. So this compares each name's quickest use, and the median: a slow
-/// disk, which delays single commits, changes neither.
+/// Panics if names were used more slowly while another name was held and awaited. A name that waited behind
+/// the held one would be late at each use. So each name's quickest use counts, and the median, which a slow
+/// disk does not change: it delays only single commits.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {

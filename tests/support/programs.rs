@@ -1,5 +1,4 @@
-//! How tests start programs: users for servers that refuse to run as root, folders for files, ports, and the
-//! programs of `examples/`.
+//! How tests start programs: users for servers that refuse to run as root, folders, ports, and the examples.
 
 use super::{LastWill, run, signal, spawn};
 use serde_json::Value;
@@ -12,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::UNIX_EPOCH;
 use tempfile::TempDir;
 
-/// A server that runs in a folder of the test, and writes its output to the file `log` there. Dropping this
-/// kills that process, and no other.
+/// A server that runs in a folder of the test, with its output in the file `log`. Dropping this kills the
+/// process that it started, and no other.
 pub struct Running {
     process: Child,
     _will: LastWill,
@@ -38,7 +37,7 @@ impl Running {
         self.process.try_wait().expect("a child can be asked").is_some()
     }
 
-    /// Sends `STOP` or `CONT`. For a stopped server the kernel still accepts connections, but nobody answers.
+    /// Sends `STOP` or `CONT`. While a server is stopped, the kernel accepts connections, but nobody answers.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }
@@ -54,7 +53,7 @@ impl Drop for Running {
     }
 }
 
-/// Defines methods for a server that has a `process`, a `port` and a `folder`.
+/// Defines the methods of a server that has the fields `process`, `port` and `folder`.
 macro_rules! in_a_folder {
     ($server:ident) => {
         impl $server {
@@ -70,7 +69,6 @@ macro_rules! in_a_folder {
                 self.process.as_ref().expect("the server runs")
             }
 
-            /// Stops (`STOP`) or resumes (`CONT`) the server.
             pub fn signal(&self, name: &str) {
                 self.running().signal(name);
             }
@@ -91,15 +89,16 @@ pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// The words that make a command run as the first of `users` that exists. Empty unless this process is root.
+/// Words that run the command after them as the first of `users` that exists. None unless this process is
+/// root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
     ["setpriv", "--reuid", user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
-/// Creates `folder/data` by the server's installer, which takes seconds. Only the first test of a build runs
-/// it, and the others copy its result.
+/// Creates `folder/data` by the server's installer, which takes seconds. Only a build's first test runs the
+/// installer, and later tests copy the result.
 pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     let built = fs::metadata(program).and_then(|file| file.modified()).unwrap();
     let name = program.to_str().unwrap().replace('/', "-");
@@ -134,8 +133,8 @@ fn other<'a>(users: &[&'a str]) -> Option<&'a str> {
     if is_root { users.iter().copied().find(|user| exists(user)) } else { None }
 }
 
-/// A folder in memory where there is room, and on disk otherwise. On a busy disk a commit may take seconds,
-/// which the stall meter would not notice, and copying PostgreSQL's thousand files takes ten times as long.
+/// A folder in memory, or on disk if memory is short. On a busy disk a commit may take seconds, which the
+/// stall meter would not notice, and a copy of PostgreSQL's thousand files takes ten times as long.
 pub fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
     if has_room(memory)
@@ -146,7 +145,7 @@ pub fn in_memory() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Whether the data of some twenty servers has room in this folder.
+/// Whether this folder has room for the data of some twenty servers.
 #[cfg(target_os = "linux")]
 fn has_room(memory: &Path) -> bool {
     const ROOM: u64 = 2 << 30;
@@ -164,7 +163,7 @@ pub fn sqlite_url(file: &Path) -> String {
 }
 
 /// Whether the process `pid` listens on the TCP port, in any network namespace. Linux shows this without a
-/// request to the server; on other systems the function returns true.
+/// request to the server; on other systems the answer is always yes.
 pub fn listens(pid: u32, port: u16) -> bool {
     if !cfg!(target_os = "linux") {
         return true;
@@ -188,7 +187,7 @@ pub fn listens(pid: u32, port: u16) -> bool {
         })
 }
 
-/// The port and the socket number, if this line of the kernel's table is a listening socket.
+/// The port and the socket's number, if this line of `/proc/net/tcp` is a listening socket.
 fn listening_socket(line: &str) -> Option<(u16, String)> {
     const LISTEN: &str = "0A";
     let fields: Vec<_> = line.split_whitespace().collect();
@@ -199,8 +198,8 @@ fn listening_socket(line: &str) -> Option<(u16, String)> {
     Some((u16::from_str_radix(port, 16).ok()?, (*fields.get(9)?).to_owned()))
 }
 
-/// The path of an example. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all examples;
-/// without it, this builds the example with this test's features.
+/// The path of an example's program. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all;
+/// without it, this function builds the example with this test's features.
 pub fn example(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
         let program = PathBuf::from(folder).join(name);

@@ -1,9 +1,9 @@
-//! A TCP proxy that understands RESP, in front of one server.
+//! A TCP proxy in front of one server, which understands RESP (the protocol of Redis).
 //!
-//! The proxy pairs each command of a connection with its reply, in order, so that a test can name the reply
-//! to lose: "the next EVALSHA that names this lock". Like a network it delays, holds or loses bytes from some
-//! point on, or ends the connection. Like TCP it never loses bytes within a stream, with two exceptions:
-//! [`Proxy::drop_messages`] and [`Fault::repeat`].
+//! The proxy pairs each command of a connection with its reply, in order, so a test can name a reply to lose:
+//! that to "the next EVALSHA that names this lock". Like a network, the proxy delays bytes, holds them back,
+//! loses all from some point on, or ends the connection. Like TCP, it loses no bytes within a stream, with
+//! two exceptions: [`Proxy::drop_messages`] and [`Fault::repeat`].
 //!
 //! | what a test controls or sees | by |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | connections | [`Proxy::kill`], [`Proxy::refuse`], [`Proxy::accept`], [`Proxy::ignore`] |
 //! | what was sent | [`Proxy::commands`], [`Fault::hits`] |
 //!
-//! Anything but RESP, such as TLS, passes unchanged; functions that pick commands have no effect on it.
+//! Other protocols, such as TLS, pass unchanged. Functions that pick commands have no effect on them.
 
 mod engine;
 mod resp;
@@ -46,7 +46,8 @@ impl Command {
         matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
     }
 
-    /// Whether an argument contains these bytes. A script's text does not count: it may contain any word.
+    /// Whether an argument contains these bytes. The text of a script is not searched, since it may contain
+    /// any word.
     pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
         let bytes = bytes.as_ref();
         let is_text = |at: usize| at == 1 && self.verb() == "EVAL";
@@ -68,7 +69,8 @@ impl Command {
     }
 }
 
-/// Selects scripts with these bytes in an argument: a key, a channel, an owner, or the SHA-1.
+/// Selects commands that run a script and have these bytes in an argument: a key, a channel, an owner, a
+/// SHA-1.
 pub fn script_with(bytes: impl Into<Vec<u8>>) -> impl Fn(&Command) -> bool + Send + 'static {
     let bytes = bytes.into();
     move |command| command.is_script() && command.contains(&bytes)
@@ -78,10 +80,10 @@ pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
     move |command| command.verb() == verb
 }
 
-/// What happens to the connection after a fault.
+/// What happens to the connection when a fault has hit a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The connection stays open, and no more bytes pass in either direction.
+    /// The connection stays open, but no more bytes pass in either direction.
     Silent,
     /// The connection is closed in order (FIN).
     Close,
@@ -91,9 +93,9 @@ pub enum Then {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// The server runs the command; its reply and all later bytes are lost.
+    /// The server runs the command. Its reply and all later bytes are lost.
     SwallowReply(Then),
-    /// The first bytes of the reply pass, and the rest is lost.
+    /// So many first bytes of the reply pass, and the rest is lost.
     CutReply(usize, Then),
     /// These bytes replace the reply.
     GarbleReply(Vec<u8>),
@@ -102,7 +104,7 @@ pub enum Do {
     /// Holds back the reply, and all later ones on this connection, until [`Fault::release`].
     HoldReply,
     /// Holds back the command, and all later ones on this connection, until [`Fault::release`]. Then the
-    /// server receives them, even if the client is gone.
+    /// server gets them, even if the client is gone.
     HoldRequest,
     /// The server never receives the command.
     DropRequest(Then),
@@ -119,7 +121,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     All,
-    /// Connections that have sent SUBSCRIBE or a variant of it.
+    /// The connections that have sent SUBSCRIBE or a variant of it.
     Subscribers,
     Others,
     /// The connection with this [`Command::connection`].
@@ -132,15 +134,15 @@ pub struct Proxy {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// A fault that a test requested. Dropping this value does not cancel the fault.
+/// A fault that a test has requested. It stays requested when this value is dropped.
 pub struct Fault {
     shared: Arc<Shared>,
     id: usize,
 }
 
 impl Fault {
-    /// How many commands the fault has met. A fault of a reply counts when the reply arrives, and a fault of
-    /// a request when the request arrives.
+    /// How many commands the fault has hit so far. A fault that concerns a reply counts when the reply
+    /// arrives.
     pub fn hits(&self) -> usize {
         self.shared.state.lock().faults[self.id].hits
     }
@@ -151,12 +153,12 @@ impl Fault {
         assert!(bitten, "the fault affected {} messages in {limit:?}, not {hits}", self.hits());
     }
 
-    /// Releases everything that the fault holds back, now and later.
+    /// Passes on what the fault holds back, and holds back nothing from now on.
     pub fn release(&self) {
         self.shared.change(|state| state.faults[self.id].released = true);
     }
 
-    /// Ends the fault for later commands.
+    /// Lets the fault hit no more commands.
     pub fn cancel(&self) {
         self.shared.change(|state| state.rules.retain(|rule| rule.fault != self.id));
     }
@@ -165,8 +167,8 @@ impl Fault {
         self.shared.state.lock().faults[self.id].commands.clone()
     }
 
-    /// Sends the `nth` command that the fault met to the server again, and returns the reply's bytes. No
-    /// network repeats a request, but some clients and proxies do.
+    /// Sends the `nth` command that the fault hit to the server again, and returns the reply. No network
+    /// repeats a request, but some clients and proxies do.
     pub fn repeat(&self, nth: usize) -> Vec<u8> {
         let command = self.commands().swap_remove(nth);
         let mut server = TcpStream::connect(self.shared.upstream()).expect("the server answers");
@@ -183,7 +185,7 @@ impl Fault {
 }
 
 impl Proxy {
-    /// Starts a proxy for the server at `upstream`, on a free port of 127.0.0.1.
+    /// Starts a proxy on a free port of 127.0.0.1, for the server at `upstream`.
     pub fn to(upstream: impl Into<SocketAddr>) -> Proxy {
         let (port, listener) = loop {
             let port = Port::claim();
@@ -212,7 +214,7 @@ impl Proxy {
         Proxy::to((server.address(), server.port()))
     }
 
-    /// New connections lead to another server, and open ones stay, as behind a virtual address.
+    /// Connects new connections to another server, and keeps the open ones, as a virtual address does.
     pub fn leads_to(&self, server: &RedisServer) {
         *self.shared.upstream.lock() = (server.address(), server.port()).into();
     }
@@ -229,7 +231,8 @@ impl Proxy {
         format!("redis://{}/", self.address())
     }
 
-    /// Applies `act` to the next command that `pick` selects. The first fault that selects a command applies.
+    /// Applies `act` to the next command that `pick` selects. If several faults select a command, the oldest
+    /// hits it.
     pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, Some(1))
     }
@@ -249,19 +252,19 @@ impl Proxy {
         Fault { shared: Arc::clone(&self.shared), id }
     }
 
-    /// Holds back all bytes in this direction, and also the ends of connections. One direction makes a
-    /// half-open link; both make a partition.
+    /// Holds back all bytes in this direction, and also the ends of connections. Of a half-open link one
+    /// direction is held, of a partition both.
     pub fn hold(&self, direction: Direction, which: Which) {
         self.shared.change(|state| state.holds.push((direction, which)));
     }
 
-    /// Stops reading from these clients, after at most one more piece. The system's buffers fill up, as in
-    /// front of a server that hangs.
+    /// Stops reading from these clients, after at most one more piece. The system's buffers then fill up, as
+    /// before a server that hangs.
     pub fn stop_reading(&self, which: Which) {
         self.shared.change(|state| state.deaf = Some(which));
     }
 
-    /// Passes on all bytes that [`Proxy::hold`] held back, and reads from all clients again.
+    /// Passes on all that [`Proxy::hold`] held back, and reads from all clients again.
     pub fn resume(&self) {
         self.shared.change(|state| {
             state.holds.clear();
@@ -279,12 +282,12 @@ impl Proxy {
         self.shared.change(|state| state.request_delay = delay);
     }
 
-    /// Sends replies in pieces of this many bytes, with pauses between them; `None` ends this.
+    /// Sends replies in pieces of so many bytes, with pauses between them; `None` ends this.
     pub fn drip(&self, pieces: Option<(usize, Duration)>) {
         self.shared.change(|state| state.drip = pieces);
     }
 
-    /// Loses published messages while connections stay open, which no network does, but a broker may.
+    /// Loses published messages and keeps connections open, as no network does, but perhaps a broker.
     pub fn drop_messages(&self, on: bool) {
         self.shared.change(|state| state.drop_messages = on);
     }
@@ -293,14 +296,14 @@ impl Proxy {
         self.shared.state.lock().messages_dropped
     }
 
-    /// Refuses new connections, and keeps existing ones. Returns once this is in effect.
+    /// Refuses new connections, and keeps open ones. Returns once this is in effect.
     pub fn refuse(&self) {
         self.shared.change(|state| state.refuse = true);
         self.shared.wake_acceptor();
         assert!(self.shared.wait(OWN_LIMIT, |state| !state.listening), "the proxy went on listening");
     }
 
-    /// Accepts new connections without answering them, as a full proxy does, and keeps existing ones.
+    /// Accepts new connections but serves them not, as an overloaded proxy does, and keeps open ones.
     pub fn ignore(&self) {
         self.shared.change(|state| state.ignored = Some(Vec::new()));
     }
@@ -311,7 +314,7 @@ impl Proxy {
         assert!(self.shared.wait(OWN_LIMIT, |state| state.listening), "the proxy does not listen");
     }
 
-    /// Closes connections, to the server by FIN and to the client as `then` says. Returns their number.
+    /// Closes these connections: to the server by FIN, to the client as `then` says. Returns their number.
     pub fn kill(&self, which: Which, then: Then) -> usize {
         self.shared.change(|state| {
             let ids: Vec<u64> =

@@ -1,5 +1,5 @@
-//! A recorder for the crate `metrics`. For each series it keeps the value of a counter or gauge, or how many
-//! samples a histogram has.
+//! A recorder for the crate `metrics`. It keeps, for each series, a counter's or gauge's value, or the number
+//! of a histogram's samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

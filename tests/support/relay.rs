@@ -1,5 +1,5 @@
-//! A relay between clients and a server on 127.0.0.1, which applies a test's rule to each piece of bytes.
-//! Tests of Redis use [`proxy`](super::proxy) instead.
+//! A relay between clients and a server on 127.0.0.1. A test's rule decides what happens to each piece of
+//! bytes. Tests of Redis use [`proxy`](super::proxy) instead.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,11 +12,11 @@ pub use super::proxy::Direction;
 
 pub enum Act {
     Pass,
-    /// Passes these bytes on instead.
+    /// Passes on these bytes instead of the piece.
     Replace(Vec<u8>),
     Lose,
     HangUp,
-    /// Sends these bytes back to the sender, and closes the connection.
+    /// Sends these bytes to the piece's sender, and closes the connection.
     Answer(Vec<u8>),
 }
 
@@ -27,7 +27,7 @@ pub struct Piece<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A relay runs until the process ends. A connection ends with its client.
+/// A relay, which runs until the process ends. A connection ends with its client.
 #[derive(Clone)]
 pub struct Relay(Arc<State>);
 
@@ -36,7 +36,7 @@ struct State {
     upstream: AtomicU16,
     refuses: AtomicBool,
     accepted: AtomicUsize,
-    /// Connections with lower numbers are frozen: nothing passes, and their ends are not passed on either.
+    /// All connections with lower numbers are frozen: nothing passes, and their ends are not passed on.
     frozen: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
     act: Judge,
@@ -49,7 +49,7 @@ impl Relay {
         Relay::with("127.0.0.1", upstream, |_, _| Act::Pass)
     }
 
-    /// Listens on a port of `host`, and asks `act` about each piece.
+    /// Starts a relay on a port of `host`. `act` decides about each piece.
     pub fn with(
         host: &str,
         upstream: u16,
@@ -125,12 +125,12 @@ impl Relay {
         self.0.accepted.load(Ordering::SeqCst)
     }
 
-    /// Leads new connections to another server.
+    /// Connects new connections to another server.
     pub fn lead_to(&self, port: u16) {
         self.0.upstream.store(port, Ordering::SeqCst);
     }
 
-    /// Closes new connections at once, or accepts them again.
+    /// Closes new connections at once (`true`), or serves them (`false`).
     pub fn refuse(&self, refuses: bool) {
         self.0.refuses.store(refuses, Ordering::SeqCst);
     }
@@ -140,7 +140,7 @@ impl Relay {
         self.0.open.lock().drain(..).for_each(|end| drop(end.shutdown(Shutdown::Both)));
     }
 
-    /// Freezes the open connections, so that neither side notices anything.
+    /// Freezes the open connections: nothing passes any more, and neither side notices.
     pub fn freeze(&self) {
         self.0.frozen.store(self.accepted(), Ordering::SeqCst);
     }

@@ -1,21 +1,21 @@
 //! Checks a history by the intervals of its holds. (The other checker, Porcupine, searches for an order of
-//! all operations.)
+//! all operations that explains the history.)
 //!
-//! A hold certainly exists from the return of its acquire, or of a re-entry, to the call of its end. If these
-//! intervals do not conflict, the history is possible: each acquire took effect when it returned, and each
-//! end when it was called.
+//! A hold certainly exists from the return of its acquire, or of a re-entry, to the call of its end. If no
+//! such intervals conflict, the history is possible: each acquire took effect when it returned, and each end
+//! when it was called.
 
 use std::collections::BTreeMap;
 
 use super::operations::{Doing, Model, Operation, by_lock};
 
-/// The open interval in which a hold certainly exists.
+/// The interval in which a hold certainly exists, without its ends.
 #[derive(Clone, Debug)]
 struct CertainHold<'a> {
     by: &'a Operation,
     from: u64,
     to: u64,
-    /// The earliest moment at which the hold may begin, and the latest at which it may end.
+    /// The call of the acquire, and the latest possible end: the hold can exist only between these times.
     within: (u64, u64),
 }
 
@@ -98,7 +98,7 @@ fn check_holds(operations: &[&Operation]) -> Vec<String> {
     found
 }
 
-/// Pairs of certain holds that exclude each other and overlap.
+/// Texts about pairs of holds that exclude each other but certainly existed at once.
 fn overlaps(holds: &[CertainHold<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut open: Vec<&CertainHold<'_>> = Vec::new();

@@ -1,7 +1,7 @@
 //! Histories of locks, their checker, and a recorder for one process.
 //!
-//! A test claims a hold only from the *return* of its lock call to the *call* of unlock, or to the end of
-//! the promised validity. So each finding means a broken lock, whatever the scheduler did.
+//! The checker assumes a hold only from the *return* of a lock call to the *call* of unlock, or to the end of
+//! the promised validity. So whatever the scheduler did, each finding means a broken lock.
 
 pub mod checker;
 pub mod operations;
@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::time::Instant;
 
-/// The holds of one lock, recorded by the threads of one process.
+/// The holds of one lock, which threads of one process record.
 pub struct History {
     origin: Instant,
     operations: Mutex<Vec<Operation>>,
 }
 
-/// A hold that has not ended, for [`History::released`] or [`History::ends`].
+/// A recorded hold, until [`History::released`] or [`History::ends`] records its end.
 #[derive(Debug)]
 #[must_use = "a hold that is never ended lasts for ever"]
 pub struct Open(u64);
@@ -32,7 +32,7 @@ impl History {
         u64::try_from(time.saturating_duration_since(self.origin).as_nanos()).unwrap()
     }
 
-    /// Records a grant. Call this after the lock call has returned.
+    /// Records a grant, after the lock call has returned.
     pub fn acquired(&self, owner: impl fmt::Display, token: Option<u64>) -> Open {
         let time = self.at(now());
         let mut operations = self.operations.lock();
@@ -42,12 +42,12 @@ impl History {
         Open(hold)
     }
 
-    /// Records a release. Call this before the unlock call.
+    /// Records a release, before unlock is called.
     pub fn released(&self, open: Open) {
         self.ends(open, now());
     }
 
-    /// Records the end of a hold that may have ended by itself: it was promised until `end`.
+    /// Records that a hold was promised until `end`, and may have ended then by itself.
     pub fn ends(&self, open: Open, end: Instant) {
         let time = (self.at(end), None);
         self.operations.lock().push(Operation::new("lock", Model::Mutex, Doing::End, open.0, time));
@@ -61,7 +61,7 @@ impl History {
         checker::check(&self.operations.lock()).into_values().flatten().collect()
     }
 
-    /// Panics with all faults, and also below `at_least` holds, since few holds prove nothing.
+    /// Panics if the checker finds a fault, or if fewer than `at_least` grants were checked.
     #[track_caller]
     pub fn assert_good(&self, at_least: usize) {
         let (grants, found) = (self.grants(), self.findings());

@@ -1,4 +1,4 @@
-//! Operations on locks, one per line, in the format of docs/proof.md. Both checkers read this format.
+//! Operations on locks, and their file format: one a line, as docs/proof.md describes. Both checkers read it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,23 +17,23 @@ pub enum Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
-    /// A hold begins, with a `mode` (read or write) or a number of `units`.
+    /// A hold begins. It has a `mode` (read or write), or a number of `units` of a semaphore.
     Acquire,
     Reenter,
-    /// A hold ends, by an unlock or at some time after its promised end.
+    /// A hold ends: by an unlock, or by itself at any time after its promised end.
     End,
-    /// An operation saw the lock free; for a read-write lock, without a writer.
+    /// The lock was seen free (a read-write lock: without a writer).
     Free,
-    /// An operation saw this number of available units.
+    /// So many units of a semaphore were seen available.
     Available,
-    /// An operation counts down by one. Without a value its outcome is unknown.
+    /// A latch's count goes down by one. Without a value the outcome is unknown.
     CountDown,
-    /// An operation saw this remaining count.
+    /// This remaining count of a latch was seen.
     Count,
 }
 
-/// An operation on one lock, which took effect at one moment between `call` and `ret`. Times are nanoseconds
-/// of a clock that all processes share.
+/// An operation on one lock, which took effect at one time between `call` and `ret`: nanoseconds of a clock
+/// that all processes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
@@ -53,7 +53,7 @@ pub struct Operation {
     pub limit: i64,
     pub fence: Option<u64>,
     pub call: u64,
-    /// If `None`, the operation may take effect at any later time.
+    /// `None` if nobody saw the operation return. It may then take effect at any time after `call`.
     pub ret: Option<u64>,
     pub value: Option<i64>,
 }

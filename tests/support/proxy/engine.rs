@@ -1,8 +1,8 @@
-//! The inside of the proxy.
+//! The threads and the state of the proxy.
 //!
-//! Each connection has two lanes, to the server and to the client. A lane has a reading thread, which finds
-//! frames and decides what happens to each, and a writing thread, which waits until a frame is due and not
-//! held. One mutex guards all decisions, and one condition variable signals every change.
+//! Each connection (a link) has two lanes, to the server and to the client. A lane has a reading thread,
+//! which finds frames and decides what happens to each, and a writing thread, which waits until a frame is
+//! due and not held. One mutex guards all decisions, and a condition variable signals every change.
 
 use super::super::now;
 use super::super::server::Port;
@@ -23,11 +23,11 @@ pub(super) struct Rule {
     pub(super) fault: usize,
     pub(super) pick: Pick,
     pub(super) act: Do,
-    /// How often the rule still applies; `None` for no limit.
+    /// How many more commands the rule may hit; `None` for any number.
     pub(super) left: Option<usize>,
 }
 
-/// The history of one fault. Rules name the fault by its index in `State::faults`.
+/// What has happened with one fault. Rules name a fault by its index in `State::faults`.
 #[derive(Default)]
 pub(super) struct FaultState {
     pub(super) hits: usize,
@@ -35,11 +35,11 @@ pub(super) struct FaultState {
     pub(super) commands: Vec<Command>,
 }
 
-/// A piece of a stream that is to be written.
+/// Bytes that a lane is to write.
 struct Item {
     bytes: Vec<u8>,
     due: Instant,
-    /// The piece waits until this fault is released.
+    /// The fault that must be released before the bytes are written.
     gate: Option<usize>,
     after: After,
 }
@@ -47,7 +47,7 @@ struct Item {
 #[derive(Clone, Copy)]
 enum After {
     GoOn,
-    /// No more bytes will be written into this lane.
+    /// The sender has closed its end, so the receiver's end is closed after these bytes.
     End,
     Fault(Then),
 }
@@ -55,9 +55,8 @@ enum After {
 #[derive(Default)]
 struct Lane {
     queue: VecDeque<Item>,
-    /// All later bytes are lost.
+    /// Whether all later bytes are lost.
     silent: bool,
-    /// The writing thread has ended.
     closed: bool,
 }
 
@@ -106,16 +105,16 @@ pub(super) struct State {
     pub(super) stop: bool,
     pub(super) refuse: bool,
     pub(super) listening: bool,
-    /// The proxy passes all bytes on without reading them as RESP.
+    /// Whether all bytes pass without being read as RESP.
     pub(super) plain: bool,
-    /// New connections, which are accepted and not served.
+    /// The new connections that are accepted and not served, if connections are ignored.
     pub(super) ignored: Option<Vec<TcpStream>>,
     pub(super) accepted: u64,
-    /// The open links. When a link is removed from here, its threads notice that and end.
+    /// The open links. A link's threads end when they notice that the link is no longer here.
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) threads: Vec<JoinHandle<()>>,
     pub(super) holds: Vec<(Direction, Which)>,
-    /// The connections whose requests are not read.
+    /// The connections whose clients the proxy does not read from.
     pub(super) deaf: Option<Which>,
     pub(super) request_delay: Duration,
     pub(super) reply_delay: Duration,
@@ -144,7 +143,8 @@ impl State {
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
     }
 
-    /// Ends a connection. Its threads end when they notice that the link is gone or their read ends.
+    /// Ends a link, as `then` says. Its threads end when they notice that it is gone, or when their read
+    /// ends.
     pub(super) fn end(&mut self, id: u64, then: Then) {
         if then == Then::Silent {
             let link = self.links.get_mut(&id).expect("a link that is open");
@@ -167,7 +167,8 @@ impl State {
         }
     }
 
-    /// The rule that applies to this command. This use counts towards the rule's limit.
+    /// The fault and the action of the first rule that selects this command. Counts the hit towards the
+    /// rule's limit.
     fn fault_for(&mut self, command: &Command) -> Option<(usize, Do)> {
         let rule = self.rules.iter_mut().find(|rule| rule.left != Some(0) && (rule.pick)(command))?;
         if let Some(left) = &mut rule.left {
@@ -207,7 +208,6 @@ impl State {
         link.to_server.push(item);
     }
 
-    /// Handles a frame from the server: a reply or an unsolicited message.
     fn reply(&mut self, id: u64, bytes: Vec<u8>) {
         let due = now() + self.reply_delay;
         let mut item = Item { bytes, due, gate: None, after: After::GoOn };
@@ -254,7 +254,8 @@ impl State {
         }
     }
 
-    /// The sender has closed its end. The receiver's end closes after all earlier bytes are written.
+    /// Notes that the sender has closed its end. The receiver's end is closed after all earlier bytes are
+    /// written.
     fn finish(&mut self, id: u64, direction: Direction) {
         if let Some(link) = self.links.get_mut(&id) {
             let end = Item { bytes: Vec::new(), due: now(), gate: None, after: After::End };
@@ -262,7 +263,7 @@ impl State {
         }
     }
 
-    /// Closes this lane. When both lanes are closed, the connection ends.
+    /// Closes a lane. When both lanes are closed, the link ends.
     fn close_lane(&mut self, id: u64, direction: Direction) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let lane = link.lane(direction);
@@ -292,7 +293,7 @@ impl Shared {
         true
     }
 
-    /// Connects to the proxy, so that the accepting thread wakes and checks the state.
+    /// Connects to the proxy, so that the accepting thread wakes and sees the changed state.
     pub(super) fn wake_acceptor(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number())));
     }
@@ -344,7 +345,7 @@ impl Shared {
         *self.upstream.lock()
     }
 
-    /// Connects a new client to the server. Without a server, the client's connection is closed.
+    /// Opens a link for a new client. If there is no server, closes the client's connection.
     fn link(self: &Arc<Shared>, state: &mut MutexGuard<'_, State>, client: TcpStream) {
         let server = MutexGuard::unlocked(state, || TcpStream::connect_timeout(&self.upstream(), OWN_LIMIT));
         let Ok(server) = server else { return };
@@ -477,7 +478,6 @@ impl Shared {
         }
     }
 
-    /// Writes one piece and pauses. Returns `false` when the receiver or the link is gone.
     fn drip_one(&self, id: u64, to: &TcpStream, piece: &[u8], pause: Duration) -> bool {
         let mut to = to;
         if to.write_all(piece).is_err() {

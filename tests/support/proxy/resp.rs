@@ -8,13 +8,13 @@ fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 2..]))
 }
 
-/// A length or a count; `None` for the null of RESP2, which is written -1 and has no content.
+/// A length or a count; `None` for -1, by which RESP2 writes a null.
 fn number(digits: &[u8]) -> Result<Option<usize>, NotResp> {
     let number = std::str::from_utf8(digits).ok().and_then(|text| text.parse::<i64>().ok()).ok_or(NotResp)?;
     Ok(usize::try_from(number).ok())
 }
 
-/// The length of the first frame; `None` while the frame is incomplete. An inline command counts as a frame.
+/// The length of the first frame; `None` if the frame is not complete. An inline command is a frame too.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     let (mut rest, mut values) = (bytes, 1_usize);
     while values > 0 {
@@ -73,8 +73,8 @@ pub fn packed(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the frame is a published message. RESP3 marks messages and the confirmations of subscriptions
-/// alike; in RESP2 they are arrays on a subscribed connection. The first string tells them apart.
+/// Whether the frame is a published message. In RESP3 a push may also be the confirmation of a subscription,
+/// and in RESP2 a message is an array for a subscriber. In both, the first string tells what the frame is.
 pub fn is_message(frame: &[u8], subscriber: bool) -> bool {
     let push = frame.first() == Some(&b'>');
     let may_be = push || (subscriber && frame.first() == Some(&b'*'));
