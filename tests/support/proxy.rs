@@ -46,8 +46,7 @@ impl Command {
         matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
     }
 
-    /// Whether an argument contains these bytes. The text of a script is not searched, since it may contain
-    /// any word.
+    /// Whether an argument contains these bytes. A script's text is not searched: it may contain any word.
     pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
         let bytes = bytes.as_ref();
         let is_text = |at: usize| at == 1 && self.verb() == "EVAL";
@@ -69,8 +68,7 @@ impl Command {
     }
 }
 
-/// Selects commands that run a script and have these bytes in an argument: a key, a channel, an owner, a
-/// SHA-1.
+/// Selects commands that run a script with these bytes in an argument (key, channel, owner or SHA-1).
 pub fn script_with(bytes: impl Into<Vec<u8>>) -> impl Fn(&Command) -> bool + Send + 'static {
     let bytes = bytes.into();
     move |command| command.is_script() && command.contains(&bytes)
@@ -231,8 +229,7 @@ impl Proxy {
         format!("redis://{}/", self.address())
     }
 
-    /// Applies `act` to the next command that `pick` selects. If several faults select a command, the oldest
-    /// hits it.
+    /// Applies `act` to the next command that `pick` selects and that no earlier fault selects.
     pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, Some(1))
     }
@@ -303,7 +300,7 @@ impl Proxy {
         assert!(self.shared.wait(OWN_LIMIT, |state| !state.listening), "the proxy went on listening");
     }
 
-    /// Accepts new connections but serves them not, as an overloaded proxy does, and keeps open ones.
+    /// Accepts new connections without serving them, as an overloaded proxy does, and keeps open ones.
     pub fn ignore(&self) {
         self.shared.change(|state| state.ignored = Some(Vec::new()));
     }

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const MASTER: &str = "locks";
-/// After this silence, in milliseconds, each Sentinel takes the master for dead. The last Sentinel waits
+/// How many milliseconds the master is silent before each Sentinel takes it for dead. The last one waits
 /// longer, because all three might otherwise stand for election at once and delay the failover.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
-/// Within this time a planned failover has promoted a replica, or the Sentinels have abandoned it.
+/// The time after which a planned failover has promoted a replica, or the Sentinels have abandoned it.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
-/// The longest failover. A Sentinel that did not run for 2 s does nothing for 30 s (its tilt mode).
+/// The longest failover. A Sentinel that has not run for 2 s does nothing for 30 s (its tilt mode).
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Dropping this ends all six processes.
+/// All six processes end on drop.
 pub struct SentinelSet {
     pub servers: Vec<RedisServer>,
     pub sentinels: Vec<RedisServer>,
@@ -28,7 +28,7 @@ impl SentinelSet {
         SentinelSet::start_with(binary, |server| server, |sentinel| sentinel)
     }
 
-    /// As [`start`](Self::start), with more settings for the data servers and for the Sentinels.
+    /// As [`start`](Self::start), with additional settings of the data servers and of the Sentinels.
     pub fn start_with(
         binary: &ServerBinary,
         server: impl Fn(Builder) -> Builder,
@@ -78,7 +78,7 @@ impl SentinelSet {
         set
     }
 
-    /// A set for tests without a failover: a busy machine must not cause one.
+    /// Makes the Sentinels patient, for tests in which a busy machine must not cause a failover.
     pub fn patient(self) -> SentinelSet {
         for sentinel in &self.sentinels {
             let _: Value = ask(sentinel, &["SENTINEL", "SET", MASTER, "down-after-milliseconds", "15000"]);
@@ -90,7 +90,7 @@ impl SentinelSet {
         self.url_with("", "")
     }
 
-    /// The URL with `user:password@` and a `/database`.
+    /// The URL with a login (`user:password@`) and a database (`/1`).
     pub fn url_with(&self, login: &str, database: &str) -> String {
         let is_tls = self.sentinels[0].url().starts_with("rediss");
         let scheme = if is_tls { "rediss-sentinel" } else { "redis-sentinel" };
@@ -99,7 +99,7 @@ impl SentinelSet {
         format!("{scheme}://{login}{}/{MASTER}{database}", places.join(","))
     }
 
-    /// The number of the master, according to the first running Sentinel.
+    /// The index of the master, as the first running Sentinel says.
     pub fn master(&self) -> usize {
         self.named_by(0)
     }
@@ -110,7 +110,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name the same master, other than `old`, and that server agrees.
+    /// Waits until all Sentinels name one master, not `old`, and it agrees. Returns its index.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;
@@ -124,7 +124,7 @@ impl SentinelSet {
         new
     }
 
-    /// Makes the Sentinels promote another server, and returns the time of the request.
+    /// Starts a planned failover, and returns the time of the request.
     #[track_caller]
     pub fn fail_over(&self) -> Instant {
         let old = self.master();
@@ -140,7 +140,7 @@ impl SentinelSet {
         asked
     }
 
-    /// Starts killed servers, makes all servers replicas of the master, and waits until the set is healthy.
+    /// Starts killed servers, makes all others replicas of the master, and waits until the set is healthy.
     #[track_caller]
     pub fn heal(&mut self) {
         let master = self.master();
@@ -167,7 +167,7 @@ impl SentinelSet {
         assert!(healthy, "{why}\n{}", self.sentinels[0].log());
     }
 
-    /// Stops the replicas and cuts their links, so that they miss everything that the master now receives.
+    /// Stops the replicas and cuts their links, so that they miss what the master receives from now on.
     pub fn cut_off_the_master(&self) {
         let master = self.master();
         self.await_replicas();
@@ -182,7 +182,7 @@ impl SentinelSet {
         self.servers.iter().enumerate().filter(move |(at, _)| *at != master).map(|(_, server)| server)
     }
 
-    /// Waits until the replicas have all data that the master has now.
+    /// Waits until the replicas have all data that the master has at the call.
     #[track_caller]
     pub fn await_replicas(&self) {
         let mut admin = self.servers[self.master()].admin();
@@ -223,7 +223,7 @@ pub fn is_master(server: &RedisServer) -> bool {
     role.first() == Some(&Value::BulkString(b"master".to_vec()))
 }
 
-/// A Sentinel that answers what a test sets.
+/// A server that answers as a Sentinel, as a test sets.
 pub struct FakeSentinel {
     server: Server,
     answer: Arc<Mutex<Said>>,
@@ -236,7 +236,7 @@ struct Said {
 }
 
 impl FakeSentinel {
-    /// Starts a Sentinel that names the master at this port since the failover `epoch`.
+    /// Starts one that names the master at this port, since the failover number `epoch`.
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let answer = Arc::new(Mutex::new(Said { epoch, master, is_silent: false }));
         let says = Arc::clone(&answer);

@@ -1,11 +1,11 @@
 //! Private servers, on free ports and in temporary folders that are removed even if a test fails.
 //!
-//! `LEASEHOLD_SERVERS` names the servers, one a line or separated by colons, `name=path`, as
-//! `scripts/servers.sh` prints them (`redis-7.0=/usr/bin/redis-server`). Otherwise `redis-server` and
-//! `valkey-server` are found in `PATH`. The first is the default.
+//! `LEASEHOLD_SERVERS` lists the server programs, one a line or separated by colons, as `name=path`.
+//! `scripts/servers.sh` prints such a list (`redis-7.0=/usr/bin/redis-server`). Without it, `redis-server`
+//! and `valkey-server` are found in `PATH`. The first program is the default.
 //!
-//! Each server also listens on a Unix socket for admin connections, which have a user of their own if the
-//! server has passwords. So they work whatever a test does to network, TLS or ACL.
+//! Each server also listens on a Unix socket for admin connections. If the server has passwords, these
+//! connections have their own user, so they work whatever a test does to network, TLS or permissions.
 
 use super::netns::Netns;
 use super::programs::{Running, listens, log_in};
@@ -20,10 +20,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The time limit for a server to start, and to answer the admin connection.
+/// The time limits for a server to start, and to answer an admin connection.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The name and user of admin connections, which the epilogue does not count.
+/// The client name and the user of admin connections, which the check in `epilogue` does not count.
 pub const ADMIN: &str = "support-admin";
 const ADMIN_PASSWORD: &str = "support-admin-password";
 
@@ -41,7 +41,7 @@ impl ServerBinary {
         Some(ServerBinary { name: format!("{kind}-{major}.{minor}"), path: path.to_owned() })
     }
 
-    /// The program's version. Valkey's versions differ from those of Redis: 7.2, 8.0, 8.1, 9.0.
+    /// The program's version. Valkey counts its versions otherwise than Redis: 7.2, 8.0, 8.1, 9.0.
     pub fn version(&self) -> (u32, u32, u32) {
         let text = version_text(&self.path).unwrap_or_else(|| panic!("{self:?} does not run"));
         parse_version(&text).unwrap_or_else(|| panic!("{self:?} names no version: {text}"))
@@ -51,7 +51,7 @@ impl ServerBinary {
         self.name.starts_with("valkey")
     }
 
-    /// Whether the program has TLS, which its complaint about a missing certificate shows.
+    /// Whether the program has TLS: it then complains about a missing certificate.
     pub fn has_tls(&self) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let path = self.path.to_str().unwrap();
@@ -61,7 +61,7 @@ impl ServerBinary {
     }
 }
 
-/// The program's output for `--version`, which runs once.
+/// What the program prints for `--version`, which is run once.
 fn version_text(path: &Path) -> Option<String> {
     static ASKED: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock();
@@ -96,10 +96,7 @@ pub fn matrix() -> &'static [ServerBinary] {
     })
 }
 
-/// The first server of the matrix; `None`, after [`missing`], if the matrix is empty.
-/// ```ignore
-/// let Some(binary) = default_server() else { return };
-/// ```
+/// The first program of [`matrix`]; `None`, after [`missing`], if there is none.
 #[track_caller]
 pub fn default_server() -> Option<ServerBinary> {
     let first = matrix().first().cloned();
@@ -109,14 +106,14 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// The URLs in `LEASEHOLD_TEST_REDIS`, for a system on which tests cannot start servers (Windows): a server
-/// that all tests share, one whose connections a test ends, and one that a test restarts.
+/// A URL from `LEASEHOLD_TEST_REDIS`, for systems on which tests cannot start servers (Windows). By number: a
+/// server that all tests share, one whose connections a test ends, one that a test restarts.
 pub fn given(which: usize) -> Option<String> {
     let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
     urls.split(' ').nth(which).map(str::to_owned)
 }
 
-/// An unrestricted connection to the server at a URL of [`given`].
+/// An admin connection to the server at a URL of [`given`].
 pub fn admin_of(url: &str) -> redis::Connection {
     let mut connection =
         redis::Client::open(url).unwrap().get_connection_with_timeout(ADMIN_TIMEOUT).unwrap();
@@ -129,7 +126,7 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// How a server listens, besides its Unix socket.
+/// How a server listens for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Tcp,
@@ -157,32 +154,32 @@ impl Builder {
         self
     }
 
-    /// Sets the default user's password, which `url()` then contains.
+    /// Sets the default user's password. `url()` then contains it.
     pub fn requirepass(mut self, password: &str) -> Builder {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Adds a user by a rule of `ACL SETUSER`, such as `app on >secret ~* &* +@all`. The default user stays
-    /// as it is unless a rule names it.
+    /// Adds a user by a rule of `ACL SETUSER`, such as `app on >secret ~* &* +@all`. A rule for `default`
+    /// changes the default user.
     pub fn user(mut self, rules: &str) -> Builder {
         self.users.push(rules.to_owned());
         self
     }
 
-    /// Speaks only TLS, with a certificate for `localhost` and 127.0.0.1 of its own authority.
+    /// Makes the server speak only TLS. The certificate is for `localhost` and 127.0.0.1, of a new authority.
     pub fn tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: false };
         self
     }
 
-    /// Speaks only TLS, and demands a client certificate.
+    /// Makes the server speak only TLS, and demand client certificates.
     pub fn mutual_tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: true };
         self
     }
 
-    /// Speaks TLS with another server's certificates, so that the two trust each other.
+    /// Makes the server speak TLS with another server's certificates, so that the two trust each other.
     pub fn tls_of(mut self, other: &RedisServer) -> Builder {
         self.certificates_of = Some(other.path.clone());
         self.tls()
@@ -193,25 +190,26 @@ impl Builder {
         self
     }
 
-    /// Writes an append-only file, synced `always` or `everysec`, so that acknowledged writes survive `kill`.
+    /// Makes the server write each change to a file, synced `always` or `everysec`, so that data survive a
+    /// kill.
     pub fn append_only(mut self, sync: &'static str) -> Builder {
         self.append_only = Some(sync);
         self
     }
 
-    /// Runs inside a network namespace, at its address.
+    /// Runs the server inside a network namespace, at the namespace's address.
     pub fn inside(mut self, net: &Netns) -> Builder {
         self.netns = Some((net.name().to_owned(), net.server_address()));
         self
     }
 
-    /// Preloads a library, so that [`RedisServer::move_clock`] can move the server's wall clock.
+    /// Preloads a library by which [`RedisServer::move_clock`] moves the server's wall clock.
     pub fn movable_clock(mut self) -> Builder {
         self.movable_clock = true;
         self
     }
 
-    /// Counts the server as started once it accepts connections, even while it loads its data.
+    /// Lets the start return once the server accepts connections, even if it still loads its data.
     pub fn while_loading(mut self) -> Builder {
         self.wait_until_loaded = false;
         self
@@ -266,7 +264,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts the default server with default settings; `None`, after [`missing`], if none is installed.
+    /// Starts the default program with default settings; `None`, after [`missing`], if none is installed.
     #[track_caller]
     pub fn start_default() -> Option<RedisServer> {
         Some(RedisServer::builder(&default_server()?).start())
@@ -296,7 +294,7 @@ impl RedisServer {
         self.port.number()
     }
 
-    /// The address for clients: 127.0.0.1, or the server's address inside the namespace.
+    /// The address for clients: 127.0.0.1, or that inside the network namespace.
     pub fn address(&self) -> Ipv4Addr {
         self.builder.netns.as_ref().map_or(Ipv4Addr::LOCALHOST, |(_, address)| *address)
     }
@@ -309,7 +307,7 @@ impl RedisServer {
         self.running().pid()
     }
 
-    /// Whether the server has not been killed since its last start.
+    /// Whether the server was not killed since its last start.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
@@ -333,7 +331,7 @@ impl RedisServer {
         }
     }
 
-    /// The URL of the Unix socket, in which a password is a parameter.
+    /// The URL of the Unix socket. A password is a parameter of this URL.
     pub fn unix_url(&self) -> String {
         let password = self.builder.password.as_ref().map(|password| format!("?pass={password}"));
         format!("redis+unix://{}{}", self.socket().display(), password.unwrap_or_default())
@@ -359,7 +357,7 @@ impl RedisServer {
         Certificates(self.path.clone())
     }
 
-    /// An unrestricted connection over the Unix socket, with time-outs.
+    /// An admin connection: over the Unix socket, without restrictions, with time-outs.
     #[track_caller]
     pub fn admin(&self) -> redis::Connection {
         self.try_admin().unwrap_or_else(|error| panic!("no admin connection: {error}\n{}", self.log()))
@@ -377,12 +375,12 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// Kills the process (SIGKILL) and waits for its end. The folder stays.
+    /// Kills the process (SIGKILL) and waits for its end. Its folder stays.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Kills the server if it runs, and starts it on the same port and folder.
+    /// Kills the server if it runs, and starts it again with the same port and folder.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
@@ -391,7 +389,7 @@ impl RedisServer {
         }
     }
 
-    /// Stops the process. The kernel still accepts connections, but the server does not answer.
+    /// Stops the process. The kernel then accepts connections, but nobody answers.
     pub fn stop(&self) {
         self.running().signal("STOP");
     }
@@ -400,7 +398,7 @@ impl RedisServer {
         self.running().signal("CONT");
     }
 
-    /// Moves the wall clock by `offset_s` seconds; needs [`Builder::movable_clock`].
+    /// Moves the server's wall clock by `offset_s` seconds. Needs [`Builder::movable_clock`].
     pub fn move_clock(&self, offset_s: i64) {
         assert!(self.builder.movable_clock);
         // The file is overwritten in place, because the server has mapped it.
@@ -455,7 +453,7 @@ impl RedisServer {
         std::fs::write(self.path.join("redis.conf"), config).unwrap();
     }
 
-    /// Starts the process and waits for its first answer. If the process ends before, returns its log.
+    /// Starts the process and waits for its first answer. If the process ends first, returns its log.
     fn launch(&mut self) -> Result<(), String> {
         let mut program: Vec<&OsStr> = Vec::new();
         if let Some((name, _)) = &self.builder.netns {
@@ -509,9 +507,8 @@ impl RedisServer {
     }
 }
 
-/// A TCP port without a listener, reserved until it is dropped, so that a restarted server finds it free. The
-/// port is below the kernel's range for outgoing connections. A UDP socket of the same number keeps other
-/// tests from reserving it.
+/// A free TCP port that is reserved until drop, so that a server can restart on it. It is below the kernel's
+/// range for outgoing connections. A UDP socket with the same number keeps other tests from reserving it.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,
@@ -537,7 +534,7 @@ impl Port {
     }
 }
 
-/// The compiled `tests/support/clock.c`. Rust's linker driver compiles it, once in this process.
+/// The library of `tests/support/clock.c`, which Rust's linker driver compiles once in this process.
 fn clock_library() -> &'static Path {
     static LIBRARY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, library) = LIBRARY.get_or_init(|| {
@@ -553,7 +550,7 @@ fn clock_library() -> &'static Path {
     library
 }
 
-/// The folder with the files (PEM) of [`make_certificates`].
+/// A folder with the files (PEM) of [`make_certificates`].
 #[derive(Debug, Clone)]
 pub struct Certificates(pub(super) PathBuf);
 
@@ -566,13 +563,13 @@ impl Certificates {
         self.0.join("unknown-ca.crt")
     }
 
-    /// The certificate and key of the client `client`, signed by the server's authority.
+    /// The files of the client `client`: a certificate that the server's authority signed, and its key.
     pub fn client(&self) -> (PathBuf, PathBuf) {
         (self.0.join("client.crt"), self.0.join("client.key"))
     }
 }
 
-/// Makes two authorities, and a server's and a client's certificate by the first one, with `openssl`.
+/// Makes two authorities, of which the first signs a server's and a client's certificate, with `openssl`.
 pub(super) fn make_certificates(folder: &Path) {
     let openssl = |command: &str| {
         let words: Vec<&str> = ["openssl"].into_iter().chain(command.split(' ')).collect();

@@ -1,13 +1,13 @@
-//! How long the machine kept a test's participants from running, for which the library is not to blame.
+//! Measures how long the machine kept a test from running, which is not the library's fault.
 //!
-//! Two times are added: how late an idle thread wakes up (a paused guest, a full run queue), and how long
-//! the threads of this process and of all that it started, servers included, waited for a processor. A chain
-//! of steps between threads and servers is delayed by no more than this sum. On an idle machine the sum is
-//! zero, so a bound plus the sum is the promise itself.
+//! A stall is the sum of two times: how late an idle thread wakes up (a paused guest, a full run queue), and
+//! how long the threads of this process, and of all processes that it started, waited for a processor. Steps
+//! that wait for each other are delayed by no more than this sum. On an idle machine the sum is zero, so a
+//! bound plus the sum is the promise itself.
 //!
-//! The sum covers all threads of this process, since nothing says which ones a step needs. Beside twelve busy
-//! tests it soon equals the elapsed time, so that no bound can fail. In a process of its own, a test counts
-//! only its own threads and servers. `tests/README.md` says how to judge a bound.
+//! All threads of this process count, since nothing says which ones a step needs. Beside twelve busy tests
+//! the sum soon equals the elapsed time, so that no bound can fail. So some tests run in a process of their
+//! own. `tests/README.md` says how to judge a bound.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,28 +22,28 @@ use parking_lot::Mutex;
 
 use super::now;
 
-/// The thread that measures how late it wakes up, and reads how long other threads waited for a processor.
+/// What the meter's thread measures: how late it wakes up, and how long other threads waited for a processor.
 struct Meter {
     woke: Instant,
     queues: Queues,
-    /// When the machine stalled, and the total of all stalls up to then.
+    /// The times of stalls, each with the sum of all stalls up to then.
     lost: Vec<(Instant, Duration)>,
 }
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// The shortest interval between readings of the run queues, which take a twentieth of the time at most.
+/// The shortest time between readings of the run queues, and how many times longer than a reading it must be.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
-/// A reading up to this age counts as current.
+/// A reading that is at most so old need not be repeated.
 const PRESENT: Duration = Duration::from_millis(10);
 
 pub fn watch() {
     meter();
 }
 
-/// How long this process and those that it started were kept from running since `start`, at most the elapsed
-/// time. Stalls before the first call, or the first [`watch`], are unknown.
+/// How long this process, and those that it started, were kept from running since `start`; at most the
+/// elapsed time. Stalls before the first call of this function or of [`watch`] are not known.
 pub fn stalled_since(start: Instant) -> Duration {
     let mut meter = meter().lock();
     if meter.queues.looked.elapsed() > PRESENT {
@@ -54,8 +54,8 @@ pub fn stalled_since(start: Instant) -> Duration {
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
-/// As [`stalled_since`], for a span that has ended; at most the span's length. A reading shows a wait only
-/// after the wait's end, so the first reading after the span counts too.
+/// As [`stalled_since`], for a span that has ended; at most the span's length. The first reading after the
+/// span counts too, because a reading shows a wait only when the wait is over.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
     stalled_since(end); // takes a reading, if the last one is old
     let meter = meter().lock();
@@ -63,13 +63,13 @@ pub fn stalled_between(start: Instant, end: Instant) -> Duration {
     lost.min(end.saturating_duration_since(start))
 }
 
-/// The time since `start` without the machine's stalls.
+/// The time since `start`, minus the machine's stalls.
 pub fn own_time_since(start: Instant) -> Duration {
     let took = start.elapsed();
     took.saturating_sub(stalled_since(start))
 }
 
-/// Counts the calling thread's waits so far, because the kernel no longer shows them after the thread's end.
+/// Counts the calling thread's waits now, because the kernel shows no thread that has ended.
 pub fn about_to_end() {
     let Ok(task) = fs::read_link("/proc/thread-self") else { return };
     let Some(waited) = waited(&Path::new("/proc").join(&task)) else { return };
@@ -128,8 +128,8 @@ impl Meter {
     }
 }
 
-/// The stalls in a span. `lost` has the time of each reading and the total up to then. Readings come at most
-/// `due` apart, so those soon after the span show the waits of its last moments.
+/// The stalls in a span. `lost` has the time of each reading, and the sum of stalls up to then. Readings are
+/// at most `due` apart, so those soon after the span show the waits at its end.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);
@@ -138,11 +138,11 @@ pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, 
     by(end + 2 * due) - by(start)
 }
 
-/// How long threads waited in the run queues, as the kernel counts it (Linux only).
+/// How long threads have waited in the run queues, as the kernel counts it (Linux only).
 struct Queues {
     looked: Instant,
     took: Duration,
-    /// The thread of the meter, for which no test waits.
+    /// The meter's own thread, which is not counted, since no test waits for it.
     meter: Option<u32>,
     waited: HashMap<(u32, u32), Duration>,
 }
@@ -162,7 +162,7 @@ impl Queues {
         LOOKS_APART.max(self.took * LOOKING)
     }
 
-    /// All waits since the last reading. A thread that has ended since is no longer seen.
+    /// The sum of all waits since the last reading, without those of threads that have ended since.
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());
@@ -194,7 +194,7 @@ impl Queues {
     }
 }
 
-/// The id of this process in Linux, which counts the waits. Under wine the process has another id.
+/// The process id as Linux, which counts the waits, has it. Under wine the process sees another.
 fn own_id() -> u32 {
     let of_linux = || fs::read_to_string("/proc/self/stat").ok()?.split(' ').next()?.parse().ok();
     cfg!(windows).then(of_linux).flatten().unwrap_or_else(std::process::id)
@@ -208,7 +208,7 @@ fn number_in(name: Option<&OsStr>) -> Option<u32> {
     name?.to_str()?.parse().ok()
 }
 
-/// The second number in the file is the time in a run queue, in nanoseconds.
+/// A thread's time in a run queue: the second number in the file, in nanoseconds.
 fn waited(task: &Path) -> Option<Duration> {
     let numbers = fs::read_to_string(task.join("schedstat")).ok()?;
     numbers.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

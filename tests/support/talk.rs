@@ -20,7 +20,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts a server that runs `talk` with each client, in a thread of its own.
+/// Starts a server that runs `talk` for each client in a thread.
 pub fn talking(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (address, ended) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -34,7 +34,7 @@ pub fn talking(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
     Server { address, ended }
 }
 
-/// Starts a server that sends `words` after a client's first bytes, and reads until the client hangs up.
+/// Starts a server that sends `words` after a client's first bytes, and then reads until the client hangs up.
 pub fn saying(words: Vec<u8>) -> Server {
     talking(move |mut client| {
         let mut chunk = [0; 4096];
@@ -45,7 +45,7 @@ pub fn saying(words: Vec<u8>) -> Server {
     })
 }
 
-/// Starts a server that answers each Redis command by `answer`. An empty answer is not sent.
+/// Starts a server that answers a Redis command by `answer`, or not at all if `answer` returns an empty text.
 pub fn answering(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Server {
     talking(move |client| {
         let (mut parser, mut client) = (Parser::new(), &client);

@@ -1,4 +1,4 @@
-//! A test's threads, which hold a lock, wait for one, or make a long call. No sleep orders them.
+//! Threads of a test that hold a lock, wait for one, or make a long call. Tests order them without sleeps.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use leasehold::{AcquireOptions, Interrupt, LockClient, Owner, RedisLock};
 use super::stalls::{about_to_end, stalled_since};
 use super::{LONG, SLACK, eventually, let_pass, ms, now, slack_since};
 
-/// Runs `work` on another thread, and waits for its end.
+/// Runs `work` on another thread, and returns its result.
 pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(value) => value,
@@ -20,7 +20,7 @@ pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Runs `work` with each value, in a thread of its own, and waits for all.
+/// Runs `work` with each value, in a thread of its own. Returns when all have ended.
 pub fn side_by_side<V: Send>(values: impl IntoIterator<Item = V>, work: impl Fn(V) + Sync) {
     let work = &work;
     thread::scope(|scope| {
@@ -30,7 +30,7 @@ pub fn side_by_side<V: Send>(values: impl IntoIterator<Item = V>, work: impl Fn(
     });
 }
 
-/// Panics without printing a message, where the panic is part of the test.
+/// Panics without a message on standard error, for tests in which a thread must panic.
 pub fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
 }
@@ -39,8 +39,8 @@ pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     thread::Builder::new().spawn(work).expect("a thread can be started")
 }
 
-/// Two threads each hold one of these locks and wait for the other, until `is_seen` or a time limit. Returns
-/// whether `is_seen` became true.
+/// Makes two threads deadlock: each holds one of these locks and waits for the other, until `is_seen` is true
+/// or a time limit ends. Returns whether `is_seen` was true.
 pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -> bool) -> bool {
     let (meet, interrupt) = (Barrier::new(2), Interrupt::new());
     thread::scope(|scope| {
@@ -93,7 +93,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// The call's result. Panics if the call returned more than `promised` and [`SLACK`] after `start`.
+    /// The call's result. Panics if the call returned later than `promised` and [`SLACK`] after `start`.
     #[track_caller]
     pub fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
         let (value, at) = self.outcome();
@@ -130,13 +130,13 @@ pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     }
 }
 
-/// Ends the hold: by `unlock` if `by` is "unlock", and otherwise by dropping the guard.
+/// Ends a hold: by `unlock` if `by` is "unlock", and otherwise by a drop of the guard.
 #[track_caller]
 pub fn end(by: &str, guard: leasehold::Guard) {
     if by == "unlock" { guard.unlock().unwrap() } else { drop(guard) }
 }
 
-/// A thread that holds a lock until the test releases or drops this value.
+/// A thread that holds a lock until this value is released or dropped.
 pub struct Holding {
     owner: Owner,
     release: Sender<()>,
@@ -144,7 +144,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Returns once the thread holds the lock.
+    /// Starts the thread, and returns once it holds the lock.
     #[track_caller]
     pub fn take(lock: &RedisLock) -> Holding {
         Holding::take_with(lock, |lock| lock.acquire().expect("the lock can be taken"))
@@ -174,7 +174,7 @@ impl Holding {
         self.owner
     }
 
-    /// Releases the lock and waits for the answer. Returns the moment just before the release.
+    /// Releases the lock and waits for the answer. Returns the time just before the release.
     #[track_caller]
     pub fn release(mut self) -> Instant {
         self.release.send(()).expect("the holding thread waits for the message");
@@ -182,13 +182,13 @@ impl Holding {
     }
 }
 
-/// A [`Call`] whose thread is known to wait.
+/// A [`Call`] of a thread that waits.
 pub struct Waiter<T> {
     call: Call<T>,
     task: PathBuf,
 }
 
-/// Asserts that each waiter returns within `limit`, counted anew after each return.
+/// Asserts that the waiters return one after the other, each within `limit` of the one before.
 #[track_caller]
 pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>>, limit: Duration) {
     for waiter in waiters {
@@ -196,12 +196,12 @@ pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>
     }
 }
 
-/// How long a thread must sleep to count as waiting. Windows does not show whether a thread sleeps, so there
-/// the thread gets this time to begin.
+/// How long a thread must sleep to count as waiting. Windows does not show sleeps, so there each thread
+/// counts as waiting after this time.
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
 
 impl<T: Send + 'static> Waiter<T> {
-    /// Returns once `work` sleeps or has returned. Waiting for a server's answer does not count as sleep.
+    /// Starts a thread, and returns once it sleeps (not only for a server's answer) or has ended.
     #[track_caller]
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let waiter = Waiter::begin(work);
@@ -214,7 +214,7 @@ impl<T: Send + 'static> Waiter<T> {
         Waiter::start(move || work(value))
     }
 
-    /// Returns once the thread runs.
+    /// Starts a thread, and returns once it runs.
     #[track_caller]
     pub fn begin(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let (sender, link) = bounded(1);
@@ -254,8 +254,8 @@ impl<T: Send + 'static> Waiter<T> {
         }
     }
 
-    /// How often the thread has gone to sleep, if it sleeps now and does not wait for a server. A system that
-    /// does not show this counts the thread as asleep.
+    /// How often the thread has gone to sleep; `None` if it does not sleep now, or waits for a server. On a
+    /// system that does not show this, the thread counts as asleep.
     fn sleeps(&self) -> Option<u64> {
         #[cfg(target_os = "linux")]
         if let Ok(call) = fs::read_to_string(self.task.join("syscall"))
@@ -274,7 +274,7 @@ impl<T: Send + 'static> Waiter<T> {
         self.call.is_over()
     }
 
-    /// The call's result. Panics unless a message at `since` woke the thread: a poll would have come later.
+    /// The call's result. Panics unless the call returned within 50 ms of `since`: a poll would come later.
     #[track_caller]
     pub fn woken_since(self, since: Instant) -> T {
         let (value, returned) = self.returns_within(LONG);
@@ -283,7 +283,7 @@ impl<T: Send + 'static> Waiter<T> {
         value
     }
 
-    /// The call's result and its time. Panics if the call returns later than `limit` from now.
+    /// The call's result, and when it returned. Panics if that is later than `limit` from now.
     #[track_caller]
     pub fn returns_within(self, limit: Duration) -> (T, Instant) {
         let start = now();

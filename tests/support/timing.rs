@@ -1,4 +1,4 @@
-//! Waiting for events, with bounds that exclude the machine's stalls.
+//! Waits for events, with time limits to which the machine's stalls are added.
 //!
 //! | to say | use |
 //! | --- | --- |
@@ -15,13 +15,13 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, after};
 
 use super::stalls::{stalled_since, watch};
 
-/// How late an event may be seen on a busy machine with two cores: ε in `docs/guarantees.md`.
+/// How late a test may see an event on a busy machine with two cores: ε in `docs/guarantees.md`.
 pub const SLACK: Duration = ms(250);
 
-/// The time after which a test gives up.
+/// The time limit for what must happen at some time; then the test fails.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// A lease for holds that are renewed, long enough even if a busy machine delays a renewal.
+/// A lease for holds that are renewed. It is so long that a busy machine renews them in time.
 pub const RENEWED: Duration = ms(4_000);
 
 pub fn leased(lease: Duration) -> leasehold::AcquireOptions {
@@ -32,7 +32,7 @@ pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The present time. The tests measure time here; the library reads it in one place only.
+/// The present time. Tests read the clock here only; the library, too, has one such place.
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn now() -> Instant {
     Instant::now()
@@ -46,7 +46,7 @@ pub fn mono() -> Duration {
     Duration::new(seconds.expect("the clock begins with the machine's start"), nanos.expect("below a second"))
 }
 
-/// The wall clock, because this system has no other clock that processes share.
+/// The wall clock, since on this system processes share no other clock.
 #[cfg(windows)]
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn mono() -> Duration {
@@ -58,35 +58,34 @@ pub fn instant_of(time: Duration) -> Instant {
     now.checked_sub(mono().saturating_sub(time)).unwrap_or(now)
 }
 
-/// Starts the stall meter. [`stalled_since`] does not know stalls before this.
+/// Starts the stall meter. Stalls before its start are not known.
 pub fn watch_for_stalls() {
     watch();
     stalled_since(now());
 }
 
-/// How late an event may be if it began at `start`.
+/// The allowed delay of an event since `start`: [`SLACK`] and the machine's stalls.
 pub fn slack_since(start: Instant) -> Duration {
     SLACK + stalled_since(start)
 }
 
-/// Lets real time pass. `reason` says why no condition can be awaited instead.
+/// Sleeps. `reason` says why the test cannot wait for a condition instead.
 pub fn let_pass(span: Duration, reason: &str) {
     assert!(!reason.is_empty());
     pass(span);
 }
 
-/// The only sleep in the tests.
 fn pass(span: Duration) {
     after(span).recv().expect("a timer fires");
 }
 
-/// Evaluates `cond` until it is true or `limit` is over, and returns the last result.
+/// Evaluates `cond` until it is true or `limit` is over. Returns the last result.
 #[must_use = "whether it came true"]
 pub fn eventually(limit: Duration, cond: impl FnMut() -> bool) -> bool {
     ask_until(limit, ms(20), cond)
 }
 
-/// The pauses between evaluations grow from a millisecond to `longest_pause`.
+/// As [`eventually`]. The pauses between evaluations grow from a millisecond to `longest_pause`.
 fn ask_until(limit: Duration, longest_pause: Duration, mut cond: impl FnMut() -> bool) -> bool {
     let end = now() + limit;
     let mut pause = ms(1);
@@ -108,7 +107,7 @@ pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
     assert!(eventually(limit, cond), "not within {limit:?}: {what}");
 }
 
-/// Waits until `cond` is true, and returns how long that took. Panics after `limit` and all stalls.
+/// Waits until `cond` is true, and returns how long that took: at most `limit` and all stalls, or it panics.
 #[track_caller]
 pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duration {
     let start = now();
@@ -122,7 +121,7 @@ pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duratio
     took
 }
 
-/// Panics unless the time since `start` is at most `promised`, [`SLACK`] and the machine's stalls.
+/// Panics if the time since `start` is longer than `promised`, [`SLACK`] and the machine's stalls.
 #[track_caller]
 pub fn within(start: Instant, promised: Duration, what: &str) {
     let (took, stalled) = (start.elapsed(), stalled_since(start));
@@ -132,7 +131,7 @@ pub fn within(start: Instant, promised: Duration, what: &str) {
     );
 }
 
-/// Runs `work` and returns its result. Panics unless `work` returns [`within`] `promised`.
+/// Runs `work` and returns its result. Panics if that takes longer than `promised`, as [`within`] measures.
 #[track_caller]
 pub fn in_time<T>(promised: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let start = now();
@@ -141,7 +140,7 @@ pub fn in_time<T>(promised: Duration, what: &str, work: impl FnOnce() -> T) -> T
     value
 }
 
-/// Waits until `cond` is true. Panics unless that happened [`within`] `promised` of `start`.
+/// Waits until `cond` is true. Panics if that is later than `promised` after `start`, as [`within`] measures.
 #[track_caller]
 pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl FnMut() -> bool) {
     let came = eventually(promised + SLACK + LONG, cond);
@@ -149,7 +148,7 @@ pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl F
     assert!(came, "{what} did not come");
 }
 
-/// Checks `condition` for `span`, and panics when it is false.
+/// Panics if `condition` is false at any time within `span`.
 #[track_caller]
 pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     let start = now();
@@ -171,8 +170,8 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The message, if it arrives within `limit` and the machine's stalls. The stalls are known only afterwards,
-/// so the wait itself is longer.
+/// The message, if it arrives within `limit` and the machine's stalls. The wait itself is longer, because the
+/// stalls are known only afterwards.
 pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let start = now();
     let received = from.recv_timeout(limit + LONG);
@@ -180,7 +179,7 @@ pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutE
     if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
 }
 
-/// Waits until a hold's remaining time grows, which shows a confirmed renewal.
+/// Waits until a hold's remaining time grows: the store has then confirmed a renewal.
 #[track_caller]
 pub fn await_renewal(remaining: impl Fn() -> Duration) {
     let mut last = remaining();

@@ -1,4 +1,4 @@
-//! Private ZooKeeper servers, single or as an ensemble, from the distribution's jar files.
+//! Private ZooKeeper servers, single or as an ensemble, from the jar files of Debian.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use super::{eventually, missing};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Debian's jar file. Its manifest names the other ones, except those for TLS.
+/// ZooKeeper's jar file. Its manifest names the other ones, except those for TLS.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const FOR_TLS: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
                        /usr/share/java/netty-transport-native-unix-common.jar";
@@ -29,7 +29,7 @@ pub struct Sessions {
     pub most_ms: u32,
 }
 
-/// Session times that outlast the delays of a busy machine.
+/// The times of sessions that survive the delays of a busy machine.
 pub const CALM: Sessions = Sessions { tick_ms: 500, least_ms: 5_000, most_ms: 60_000 };
 
 pub struct ZooKeeper {
@@ -37,7 +37,6 @@ pub struct ZooKeeper {
     folder: TempDir,
     port: Port,
     secure: Option<Port>,
-    /// The reserved ports for elections and followers.
     _inner: [Port; 2],
 }
 
@@ -50,7 +49,7 @@ impl ZooKeeper {
         Some(ZooKeeper::ensemble(1, sessions)?.remove(0))
     }
 
-    /// Starts a server that also speaks TLS, on a port whose clients need a certificate if `demands`.
+    /// Starts a server that also speaks TLS, on a port that needs client certificates if `demands`.
     #[track_caller]
     pub fn start_tls(sessions: Sessions, demands: bool) -> Option<ZooKeeper> {
         Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
@@ -199,7 +198,7 @@ impl ZooKeeper {
         self.ask("srvr").contains("Mode: leader")
     }
 
-    /// Whether the server says that it is a follower. A server that is too busy to answer counts as none.
+    /// Whether the server says that it is a follower; `false` if it is too busy to answer.
     pub fn is_follower(&self) -> bool {
         self.ask("srvr").contains("Mode: follower")
     }
@@ -215,11 +214,11 @@ impl ZooKeeper {
     }
 }
 
-/// The states of [`Relay::cut_behind_a_new_node`].
+/// The values of `Interference::cuts`: a cut is requested; the node was created.
 const ARMED: u8 = 1;
 const MADE: u8 = 2;
 
-/// A relay between clients and a server, which passes everything on until a test says otherwise.
+/// A relay between clients and a server. It passes all bytes on, unless a test requests otherwise.
 #[derive(Clone)]
 pub struct Relay(relay::Relay, Arc<Interference>);
 
@@ -227,7 +226,7 @@ pub struct Relay(relay::Relay, Arc<Interference>);
 struct Interference {
     swallows: AtomicBool,
     cuts: AtomicU8,
-    /// The session id and password from the server's answer to the first client.
+    /// The id and password of the first client's session, from the server's answer.
     session: Mutex<Option<Vec<u8>>>,
 }
 
@@ -270,7 +269,8 @@ impl Relay {
         self.0.cut();
     }
 
-    /// After the next request that creates a node, closes all connections before a further request arrives.
+    /// Passes the next request that creates a node, and closes all connections instead of passing the one
+    /// after it.
     pub fn cut_behind_a_new_node(&self) {
         self.1.cuts.store(ARMED, Ordering::SeqCst);
     }
@@ -279,12 +279,12 @@ impl Relay {
         self.1.cuts.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets requests arrive, but no answers, until the connections are cut.
+    /// Passes requests on, but no answers, until the connections are cut.
     pub fn swallow_answers(&self) {
         self.1.swallows.store(true, Ordering::SeqCst);
     }
 
-    /// Ends the first client's session, as any client can that knows the session's id and password.
+    /// Ends the first client's session, as anybody can who knows the session's id and password.
     pub fn end_session(&self, server: &ZooKeeper) {
         let welcome = self.1.session.lock().clone().expect("a client has a session");
         let (id, password) = (&welcome[12..20], &welcome[20..40]);

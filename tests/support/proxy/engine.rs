@@ -143,8 +143,7 @@ impl State {
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
     }
 
-    /// Ends a link, as `then` says. Its threads end when they notice that it is gone, or when their read
-    /// ends.
+    /// Ends a link. Its threads end when they notice that it is gone, or when their read ends.
     pub(super) fn end(&mut self, id: u64, then: Then) {
         if then == Then::Silent {
             let link = self.links.get_mut(&id).expect("a link that is open");
@@ -167,8 +166,8 @@ impl State {
         }
     }
 
-    /// The fault and the action of the first rule that selects this command. Counts the hit towards the
-    /// rule's limit.
+    /// The fault of the first rule that selects this command, and the rule's action. Counts towards its
+    /// limit.
     fn fault_for(&mut self, command: &Command) -> Option<(usize, Do)> {
         let rule = self.rules.iter_mut().find(|rule| rule.left != Some(0) && (rule.pick)(command))?;
         if let Some(left) = &mut rule.left {
@@ -254,8 +253,7 @@ impl State {
         }
     }
 
-    /// Notes that the sender has closed its end. The receiver's end is closed after all earlier bytes are
-    /// written.
+    /// Closes the receiver's end, after all earlier bytes, because the sender has closed its own.
     fn finish(&mut self, id: u64, direction: Direction) {
         if let Some(link) = self.links.get_mut(&id) {
             let end = Item { bytes: Vec::new(), due: now(), gate: None, after: After::End };

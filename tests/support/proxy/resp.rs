@@ -1,4 +1,4 @@
-//! The parts of the Redis protocol (RESP2 and RESP3) that the proxy needs: frames, and the strings in them.
+//! The parts of Redis's protocol (RESP2 and RESP3) that the proxy needs: frames, and the strings in them.
 
 #[derive(Debug)]
 pub struct NotResp;
