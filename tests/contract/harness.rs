@@ -90,7 +90,7 @@ pub(crate) enum Sessions {
     /// The hold stays, because the client reconnects. The function makes a store, and a function that ends
     /// its sessions.
     Outlived(fn() -> (Store, EndSessions)),
-    /// The hold is lost, and its holder is notified. The function is that of `Outlived`.
+    /// The hold is lost, and its holder is notified. The function is as for `Outlived`.
     #[cfg(feature = "zookeeper")]
     Bind(fn() -> (Store, EndSessions)),
 }

@@ -22,8 +22,7 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// After this time locks get new names. It is longer than a stop of a process, to test the lock after a
-    /// stop.
+    /// How long a name is used: longer than any stop of a process, which afterwards finds it still in use.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
     /// Whether the worker's observer tries to acquire the lock of each event, from within the callback.

@@ -7,7 +7,7 @@ use leasehold::{LockClient, RedisLock};
 
 use super::{LONG, SLACK, eventually, ms, now, stalled_since};
 
-/// A client releases a cached lock that is unused for so long, and checks at least so often for waiters.
+/// A client releases a cached lock that is unused for this time, and checks for waiters at least this often.
 pub const UNUSED: Duration = ms(500);
 
 #[track_caller]

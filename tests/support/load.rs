@@ -20,7 +20,7 @@ struct Subject {
     name: String,
     history: History,
     grants: Mutex<Vec<Instant>>,
-    /// The largest token that the protected resource has seen. It refuses writes with smaller ones.
+    /// The largest token that the protected resource has seen. `refused` counts the writes with smaller ones.
     newest: AtomicU64,
     refused: AtomicU64,
 }

@@ -134,7 +134,7 @@ pub fn shout(line: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
 }
 
-/// Reports that the test is skipped because `what` is missing, for which `./check` counts it. In CI, panics.
+/// Reports to `./check` that the test is skipped, because `what` is missing. In CI, panics instead.
 #[track_caller]
 pub fn missing(what: &str) {
     let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));

@@ -93,7 +93,7 @@ pub enum Then {
 pub enum Do {
     /// The server runs the command. Its reply and all later bytes are lost.
     SwallowReply(Then),
-    /// So many first bytes of the reply pass, and the rest is lost.
+    /// The first bytes of the reply pass, this many, and the rest is lost.
     CutReply(usize, Then),
     /// These bytes replace the reply.
     GarbleReply(Vec<u8>),
@@ -279,7 +279,7 @@ impl Proxy {
         self.shared.change(|state| state.request_delay = delay);
     }
 
-    /// Sends replies in pieces of so many bytes, with pauses between them; `None` ends this.
+    /// Sends replies in pieces of this many bytes, with pauses between them; `None` ends this.
     pub fn drip(&self, pieces: Option<(usize, Duration)>) {
         self.shared.change(|state| state.drip = pieces);
     }

@@ -223,7 +223,7 @@ pub fn is_master(server: &RedisServer) -> bool {
     role.first() == Some(&Value::BulkString(b"master".to_vec()))
 }
 
-/// A server that answers as a Sentinel, as a test sets.
+/// A server that answers like a Sentinel, with what a test sets.
 pub struct FakeSentinel {
     server: Server,
     answer: Arc<Mutex<Said>>,

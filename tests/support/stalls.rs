@@ -35,7 +35,7 @@ const NOTABLE: Duration = Duration::from_millis(25);
 /// The shortest time between readings of the run queues, and how many times longer than a reading it must be.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
-/// A reading that is at most so old need not be repeated.
+/// A reading up to this age is not repeated.
 const PRESENT: Duration = Duration::from_millis(10);
 
 pub fn watch() {

@@ -150,7 +150,7 @@ pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
 }
 
 /// The worlds with Redisson for a kind. An item has a text that says whether Redisson reads or writes, the
-/// world, and its limits. Owners with even indexes read, so `limits.owners` gives Redisson an index.
+/// world, and its limits. Owners with even indexes read, so Redisson's place in `limits.owners` decides that.
 pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static Described, Limits)> {
     let orders = move |world: &'static Described| {
         let last = world.limits.owners;

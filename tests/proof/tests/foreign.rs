@@ -57,7 +57,8 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// In so many of the smallest worlds without Redisson no mutant may be found: each must need Redisson.
+/// How many worlds without Redisson, the smallest ones, must not find a mutant, since each must need
+/// Redisson.
 const WORLDS_ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {

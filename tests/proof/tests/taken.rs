@@ -1,6 +1,6 @@
 //! Explores the scripts without modelled clients: owners of three sorts (plain, with a maximum hold time,
-//! caching) send any requests in any order. In each state, a lock that nobody owns can be acquired, whatever
-//! fields its hash still has, no key lacks an expiry, and no permit is lost or counted twice.
+//! caching) send any requests in any order. In each state: a lock that nobody owns can be acquired, whatever
+//! fields its hash still has; no key lacks an expiry; no permit is lost or counted twice.
 
 mod changed;
 
@@ -14,7 +14,7 @@ use leasehold_proof::server::{Entry, Reply, Server, Value, commands};
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
 const CHANNEL: &str = "channel";
-/// Stands where the name of a refused command stands otherwise, and means that the server is out of memory.
+/// A value in the place of a refused command's name: the server is out of memory.
 const MEMORY: &str = "memory";
 /// How many requests are sent in a row. Two owners one after the other need at most six, if each acquires,
 /// re-enters and releases.
@@ -151,7 +151,7 @@ fn read_write() -> Scene {
 }
 
 const PERMITS: i64 = 2;
-/// Stands where a script's name stands otherwise, and means that more time than a lease passes.
+/// A value in the place of a script's name: more time than a lease passes.
 const PASS: &str = "time";
 
 /// A semaphore whose permits have no lease. The server records each request's outcome.

@@ -24,7 +24,7 @@ pub enum Doing {
     End,
     /// The lock was seen free (a read-write lock: without a writer).
     Free,
-    /// So many units of a semaphore were seen available.
+    /// This number of units of a semaphore was seen available.
     Available,
     /// A latch's count goes down by one. Without a value the outcome is unknown.
     CountDown,

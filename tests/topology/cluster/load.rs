@@ -6,7 +6,7 @@ use crate::support::load::{Load, Use};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 
-/// The connect time-out: long enough for a busy machine. A stopped member delays a client by so much.
+/// The connect time-out, long enough for a busy machine. A stopped member delays a client by this time.
 const CONNECT: Duration = ms(2000);
 /// The lease (longer than a failover), the command time-out, and the interval of safety polls plus slack.
 pub(crate) const L: Duration = ms(12_000);

@@ -14,7 +14,7 @@ pub const RULE: Rule = Rule {
 const HOLDS: usize = 4;
 const LEASE: u8 = 12;
 const TIMEOUT: u8 = 3;
-/// A hold is due for a renewal when at most so much of its lease is left.
+/// A hold is due for a renewal when its remaining time is at most this.
 const DUE: u8 = 9;
 
 const ONE_DEADLINE: &str = "one deadline for a batch";

@@ -28,7 +28,7 @@ fn home(epoch: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// The process asks the name's nodes before a grant. So many have agreed.
+    /// The process is asking the name's nodes before a grant; the number is how many have agreed.
     Asks(usize),
     Holds,
 }

@@ -27,7 +27,7 @@ const SESSION: u8 = 10;
 /// `LONGER`, so the leader has pinged meanwhile.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
-/// The number of questions that are remembered: three answers show that the leader has heard of the first.
+/// The client asks this often in a row: three answers show that the leader has heard of the first question.
 const ASKED: usize = 3;
 
 /// The maximum number of pings and of replies to pings that are on their way at once.
