@@ -251,7 +251,7 @@ test_on!(
     }
 );
 
-/// `dies` is stopped, which stands for its process's death. Only the end of its lease ends the deadlock.
+/// `dies` is stopped, as if its process were dead, so only the end of its lease ends the deadlock.
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();

@@ -1,5 +1,4 @@
-//! A ring, whose servers each have a part of the names: the loss of a node, and grants while the ring
-//! changes.
+//! A ring, in which each server has a part of the names: a lost node, and grants while the ring changes.
 //!
 //! `LEASEHOLD_ROUNDS` (2) is how often nodes change in the test under load.
 
@@ -19,8 +18,7 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
     Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
 }
 
-/// Nodes for the servers at these indexes. The labels are the indexes, so a name has the same node in each
-/// run.
+/// Nodes for the servers at these indexes, which are the labels, so that each name always has the same node.
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()

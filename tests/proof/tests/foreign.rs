@@ -57,8 +57,7 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// How many worlds without Redisson, the smallest ones, must not find a mutant, since each must need
-/// Redisson.
+/// How many of the smallest worlds without Redisson must find no mutant: each mutant must need Redisson.
 const WORLDS_ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {

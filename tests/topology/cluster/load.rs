@@ -71,8 +71,8 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As [`assert_nothing_is_left`], but also no key may remain until its lease ends. For tests that released
-/// every hold and lost no answer.
+/// As [`assert_nothing_is_left`], but stricter, for tests that released every hold and lost no answer: a key
+/// that only its expiry would remove counts as left.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {

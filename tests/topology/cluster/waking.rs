@@ -50,8 +50,7 @@ fn plain_and_sharded_messages_wake_their_subscribers_on_a_cluster() {
     });
 }
 
-/// Two writers of other clients wait behind a writer or a reader. A poll would wake a writer up to a second
-/// late.
+/// Two writers of other clients wait behind a writer or a reader. A poll would wake them up to a second late.
 #[test]
 fn each_release_wakes_a_waiting_writer_within_50_ms() {
     on_cluster(|cluster| {
