@@ -481,52 +481,46 @@ test_on!(a_returning_server_gets_the_hold_restored, alone(), Nodes::start(3), |n
     nodes.assert_nothing_left(&name);
 });
 
-test_on!(
-    restarting_five_servers_without_data_in_turn_loses_no_hold,
-    alone(),
-    Nodes::start(5),
-    |mut nodes| {
-        let client = nodes.builder().lease(BRIEF).build().unwrap();
-        let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
-        let guards: Vec<_> =
-            names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
-        let reentered = fresh("levels");
-        let lock = client.get_lock(&reentered);
-        lock.lock().unwrap();
-        lock.lock().unwrap();
-        let (busy, stop) = (fresh("busy"), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let ends = Raise(&stop);
-            for _ in 0..3 {
-                let (client, busy, stop) = (nodes.builder().lease(BRIEF).build().unwrap(), &busy, &stop);
-                scope.spawn(move || {
-                    while !stop.load(Ordering::SeqCst) {
-                        if let Ok(Some(guard)) = client.get_lock(busy).try_acquire_for(ms(200)) {
-                            drop(guard.unlock());
-                        }
+test_on!(emptying_five_redlock_servers_in_turn_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
+    let client = nodes.builder().lease(BRIEF).build().unwrap();
+    let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
+    let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
+    let reentered = fresh("levels");
+    let lock = client.get_lock(&reentered);
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    let (busy, stop) = (fresh("busy"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ends = Raise(&stop);
+        for _ in 0..3 {
+            let (client, busy, stop) = (nodes.builder().lease(BRIEF).build().unwrap(), &busy, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    if let Ok(Some(guard)) = client.get_lock(busy).try_acquire_for(ms(200)) {
+                        drop(guard.unlock());
                     }
-                });
-            }
-            for at in 0..5 {
-                nodes.restart_empty(at);
-                comes_true_within(LONG, || names.iter().all(|name| nodes.all_agree(name, &[0, 1, 2, 3, 4])));
-                guards.iter().for_each(until_it_counts);
-                guards.iter().for_each(|guard| guard.check().unwrap());
-            }
-            drop(ends);
-        });
-        comes_true_within(LONG, || {
-            let counts = nodes.servers.iter().map(|server| -> BTreeMap<String, u64> {
-                redis::cmd("HGETALL").arg(&reentered).query(&mut server.admin()).unwrap()
+                }
             });
-            counts.map(|count| count.into_values().next()).all(|count| count == Some(2))
+        }
+        for at in 0..5 {
+            nodes.restart_empty(at);
+            comes_true_within(LONG, || names.iter().all(|name| nodes.all_agree(name, &[0, 1, 2, 3, 4])));
+            guards.iter().for_each(until_it_counts);
+            guards.iter().for_each(|guard| guard.check().unwrap());
+        }
+        drop(ends);
+    });
+    comes_true_within(LONG, || {
+        let counts = nodes.servers.iter().map(|server| -> BTreeMap<String, u64> {
+            redis::cmd("HGETALL").arg(&reentered).query(&mut server.admin()).unwrap()
         });
-        lock.unlock().unwrap();
-        lock.unlock().unwrap();
-        guards.into_iter().for_each(|guard| guard.unlock().unwrap());
-        names.iter().chain([&reentered, &busy]).for_each(|name| nodes.assert_nothing_left(name));
-    }
-);
+        counts.map(|count| count.into_values().next()).all(|count| count == Some(2))
+    });
+    lock.unlock().unwrap();
+    lock.unlock().unwrap();
+    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+    names.iter().chain([&reentered, &busy]).for_each(|name| nodes.assert_nothing_left(name));
+});
 
 test_on!(a_hold_force_unlocked_during_a_restore_stays_lost, alone(), Nodes::start(3), |mut nodes| {
     let (teller, told) = teller();
