@@ -102,7 +102,7 @@ pub fn attempts(sum: &Arc<AtomicU32>) -> impl Observer + use<> {
     }
 }
 
-/// The texts, also for debugging, of an error and of all its causes.
+/// The `Display` and `Debug` texts of an error and of all its causes.
 pub fn texts(error: &Error) -> String {
     let mut texts = format!("{error} | {error:?}");
     let mut cause = error.source();

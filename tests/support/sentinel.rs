@@ -236,7 +236,7 @@ struct Said {
 }
 
 impl FakeSentinel {
-    /// Starts one that names the master at this port, since the failover number `epoch`.
+    /// Starts a Sentinel that names the master at this port, since the failover number `epoch`.
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let answer = Arc::new(Mutex::new(Said { epoch, master, is_silent: false }));
         let says = Arc::clone(&answer);

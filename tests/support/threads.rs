@@ -182,7 +182,7 @@ impl Holding {
     }
 }
 
-/// A [`Call`] of a thread that waits.
+/// A [`Call`] whose thread sleeps until something wakes it.
 pub struct Waiter<T> {
     call: Call<T>,
     task: PathBuf,
@@ -201,7 +201,7 @@ pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
 
 impl<T: Send + 'static> Waiter<T> {
-    /// Starts a thread, and returns once it sleeps (not only for a server's answer) or has ended.
+    /// Starts a thread, and returns once it has ended, or sleeps otherwise than for a server's answer.
     #[track_caller]
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let waiter = Waiter::begin(work);
