@@ -1,4 +1,9 @@
 //! A check that the clients of a test left nothing behind.
+//! ```ignore
+//! let baseline = Baseline::take(&server);
+//! // … clients come, hold, lose, wait, and are dropped …
+//! baseline.assert_clean(&server);
+//! ```
 
 use super::eventually;
 use super::server::{ADMIN, RedisServer};

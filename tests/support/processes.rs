@@ -1,5 +1,14 @@
 //! Tests with several processes, for every store: the test program starts itself again as workers, which
 //! report.
+//! ```ignore
+//! #[test]
+//! fn four_processes_incrementing_under_the_lock_lose_no_increment() {
+//!     if let Some(worker) = Worker::here() {
+//!         return worker.work(connect);
+//!     }
+//!     count_across_processes(&server.url());
+//! }
+//! ```
 
 use super::stalls::{own_time_since, stalled_since};
 use super::{Process, eventually, median, now, reexecuted, test_name};

@@ -97,6 +97,9 @@ pub fn matrix() -> &'static [ServerBinary] {
 }
 
 /// The first program of [`matrix`]; `None`, after [`missing`], if there is none.
+/// ```ignore
+/// let Some(binary) = default_server() else { return };
+/// ```
 #[track_caller]
 pub fn default_server() -> Option<ServerBinary> {
     let first = matrix().first().cloned();
