@@ -45,9 +45,10 @@ const LOCKS: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// All peers, and the limit (`raw`), which cannot wait for a busy lock.
+/// All peers, and the limits (`raw`, `wire`), which cannot wait for a busy lock.
 const ALL: &[&str] = &[
     "raw",
+    "wire",
     "leasehold",
     "leasehold-lock",
     "leasehold-keep",

@@ -6,6 +6,7 @@ mod raw;
 mod redlock;
 mod rlock;
 pub mod rslock;
+mod wire;
 
 use anyhow::{Result, bail};
 
@@ -26,6 +27,7 @@ pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
         "leasehold-lock" => (Box::new(ours::Calls::connect(&load.url)?), locked_version("leasehold")),
         "leasehold-keep" => (Box::new(ours::Calls::keeping(&load.url)?), locked_version("leasehold")),
         "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),
+        "wire" => (Box::new(wire::Wire::connect(&load.url)?), String::new()),
         "article" => (Box::new(article::Article::connect(&load.url, threads)?), String::new()),
         "redlock" => (Box::new(redlock::Redlock::connect(&load.url)), locked_version("redlock")),
         "rslock-threads" => (Box::new(rslock::Threads::connect(&load.url)?), locked_version("rslock")),

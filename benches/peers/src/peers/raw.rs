@@ -76,15 +76,20 @@ impl Raw {
         Ok(())
     }
 
-    fn connect(&self, names: &[String]) -> Result<RawSession> {
+    pub(super) fn socket(&self) -> Result<TcpStream> {
         let socket = TcpStream::connect(&self.address)?;
         socket.set_nodelay(true)?;
-        let packed = names
-            .iter()
-            .map(|name| {
-                (pack(&self.for_name(&self.acquire, name)), pack(&self.for_name(&self.release, name)))
-            })
-            .collect();
+        Ok(socket)
+    }
+
+    /// The two requests for each name.
+    pub(super) fn packed(&self, names: &[String]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let pack = |request, name: &String| pack(&self.for_name(request, name));
+        names.iter().map(|name| (pack(&self.acquire, name), pack(&self.release, name))).collect()
+    }
+
+    fn connect(&self, names: &[String]) -> Result<RawSession> {
+        let (socket, packed) = (self.socket()?, self.packed(names));
         Ok(RawSession { socket, packed, buffer: vec![0; 4096], length: 0 })
     }
 
@@ -129,7 +134,7 @@ impl Session for RawSession {
 }
 
 /// The length of the reply at the start of `bytes`, once the reply is complete.
-fn whole(bytes: &[u8]) -> Option<usize> {
+pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = || std::str::from_utf8(bytes.get(1..line - 2)?).ok()?.parse::<i64>().ok();
     match bytes.first()? {
