@@ -87,7 +87,7 @@ impl Durable {
         let why = match (local, replicas) {
             (0, 0) => "waits for no append-only file: ask for at least one, or leave durable() out",
             (0 | 1, _) => return Ok(()),
-            _ => "is not possible: a server has one file, so the most is 1",
+            _ => "is not possible: the first number counts the server's own append-only file: it is 0 or 1",
         };
         Err(Error::invalid("connect", format!("durable({local}, {replicas}) {why}")))
     }

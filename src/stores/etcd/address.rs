@@ -20,7 +20,8 @@ impl EtcdAddress {
     pub(super) fn new(options: &ServerOptions) -> Result<EtcdAddress> {
         let unusable = || {
             let form = "etcd://[user:password@]host[:port][,host[:port]…][/prefix]";
-            Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
+            let wrong = "a part of the URL is missing or wrong (a port is from 1 to 65535)";
+            Error::invalid("connect", format!("{wrong}; write it as {form}"))
         };
         let members = ServerList::read(options, "etcds", [DEFAULT_PORT; 2], unusable)?;
         let prefix = prefix_of(&unescaped(&members.path).ok_or_else(unusable)?)?;

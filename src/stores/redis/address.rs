@@ -245,7 +245,8 @@ impl Form {
             }
             Form::Cluster => "redis-cluster://[user:password@]host[:port][,host[:port]…]",
         };
-        Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
+        let wrong = "a part of the URL is missing or wrong (a port is from 1 to 65535, a database a number)";
+        Error::invalid("connect", format!("{wrong}; write it as {form}"))
     }
 }
 

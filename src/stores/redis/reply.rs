@@ -278,7 +278,7 @@ const BY_TEXT: &[(&[&str], ErrorKind, &str)] = &[
 
 const READ_ONLY: &str = "the server is a read-only replica";
 const LACKING: &str = "the server does not know a command that this request needs";
-const NO_INTEGER: &str = "the value in the key is not an integer";
+const NO_INTEGER: &str = "a key of this name holds no usable integer, perhaps because another program wrote to it: use another name";
 
 /// The error of a script that used a key which is not among KEYS and has moved to another member.
 const KEY_NOT_LOCAL: &str = "access a non local key";
@@ -293,7 +293,7 @@ fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
         "WRONGTYPE" => (
             ErrorKind::WrongType,
-            "the key holds something that is not a lock of this kind: a RedisLock's hash, a token lock, a plain SET lock, or other data",
+            "a key of this name holds something else, such as a lock of another kind (a token lock, a plain SET lock) or another program's data: use another name",
         ),
         "NOPERM" => (ErrorKind::NoPermission, NO_RIGHT),
         "NOAUTH" => (
@@ -429,7 +429,7 @@ mod tests {
         let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
         let error = accepted(reply).unwrap_err();
         assert!(refusal(&error).to_string().contains("a token lock, a plain SET lock"));
-        assert!(refusal(&error).to_string().contains("a RedisLock's hash"));
+        assert!(refusal(&error).to_string().contains("use another name"));
     }
 
     #[test]

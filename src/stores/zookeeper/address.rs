@@ -31,7 +31,8 @@ impl ZooKeeperAddress {
     pub(super) fn new(options: &ServerOptions) -> Result<ZooKeeperAddress> {
         let unusable = || {
             let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";
-            Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
+            let wrong = "a part of the URL is missing or wrong (a port is from 1 to 65535)";
+            Error::invalid("connect", format!("{wrong}; write it as {form}"))
         };
         let servers = ServerList::read(options, "zks", PORTS, unusable)?;
         // Only `@` can be escaped in the path.

@@ -28,7 +28,8 @@ pub(super) fn connect(
         if error.kind() == ErrorKind::Tls {
             return error;
         }
-        Error::new(error.kind(), "connect", format!("no connection to {}", place())).with_source(error)
+        let words = format!("no connection to {}: check host and port", place());
+        Error::new(error.kind(), "connect", words).with_source(error)
     })?;
     let armed = Cell::default();
     let mut stream = Timed::new(&wire, deadline, &armed);

@@ -159,7 +159,9 @@ impl Ring {
                 node.check()?;
                 let label = &node.label;
                 Error::require("ring", labels.insert(label), || {
-                    format!("two nodes have the label {label:?}")
+                    format!(
+                        "two nodes have the label {label:?}: list each node once, or set labels by label()"
+                    )
                 })?;
             }
         }

@@ -39,7 +39,7 @@ fn too_long() -> io::Error {
 }
 
 fn foreign() -> io::Error {
-    no_reply("the server does not speak Redis's protocol")
+    no_reply("the server does not speak Redis's protocol; check host and port")
 }
 
 impl Replies {

@@ -38,7 +38,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
             return Err(unknown_parameter(Some(name), instead));
         }
     }
-    let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
+    let wrong = "a part of the URL is missing or wrong (a port is from 1 to 65535)";
+    let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable(wrong))?;
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
     }

@@ -116,7 +116,10 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
             "the server does not speak TLS: to connect without TLS, write sslmode=disable in the URL",
         )
     } else {
-        (ErrorKind::Unreachable, "no connection to the server: check host and port")
+        (
+            ErrorKind::Unreachable,
+            "no connection to PostgreSQL: check host and port, and that no other program answers there",
+        )
     };
     Error::new(kind, "connect", words).with_source(error)
 }

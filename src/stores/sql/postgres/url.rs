@@ -35,7 +35,8 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     }
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
-        Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
+        let wrong = "a part of the URL is missing or wrong (a port is from 1 to 65535)";
+        Error::invalid("connect", format!("{wrong}; write it as {form}"))
     })?;
     let has_hosts = !config.get_hosts().is_empty() || !config.get_hostaddrs().is_empty();
     Error::unless(has_hosts, || "the URL names no host")?;
