@@ -49,7 +49,7 @@ contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| 
     }
 });
 
-// Only a message reports a waiter so soon: the hold's first check is over, and the next is a second away.
+// Only a message reports a waiter so soon: without one, the hold's next check comes a second after the first.
 contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |store| {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
@@ -114,7 +114,7 @@ contract!(on_contended_is_called_each_second_while_others_wait, needs(Hearing), 
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // A late callback does not delay the next one, so two intervals may take less than 2 s.
+    // The test may notice the first call late, so the next two may seem to come within less than 2 s.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);

@@ -198,8 +198,8 @@ fn listening_socket(line: &str) -> Option<(u16, String)> {
     Some((u16::from_str_radix(port, 16).ok()?, (*fields.get(9)?).to_owned()))
 }
 
-/// The path of an example's program. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all examples;
-/// without it, this function builds the example with this test's features.
+/// The path of an example's program. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all
+/// examples; without it, this function builds the example with this test's features.
 pub fn example(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
         let program = PathBuf::from(folder).join(name);
