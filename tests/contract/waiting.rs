@@ -1,4 +1,4 @@
-//! Waits end at their time limit, or soon after the lock is released, and in order of arrival.
+//! Waits end at their time limit, or soon after the lock is released; those of one client in order of arrival.
 
 use super::harness::Need;
 use crate::support::prelude::*;
@@ -101,7 +101,7 @@ contract!(a_timed_try_ends_early_when_the_lock_is_released, |store| {
     }
 });
 
-contract!(threads_are_served_in_order_of_arrival, |store| {
+contract!(threads_of_one_client_are_served_in_order_of_arrival, |store| {
     let lock = store.client().get_lock(fresh("order"));
     lock.lock().unwrap();
     let (tell, order) = unbounded();

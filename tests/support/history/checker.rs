@@ -98,7 +98,7 @@ fn check_holds(operations: &[&Operation]) -> Vec<String> {
     found
 }
 
-/// Texts about pairs of holds that exclude each other but certainly existed at once.
+/// Texts about holds that exclude each other but certainly existed at once.
 fn overlaps(holds: &[CertainHold<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut open: Vec<&CertainHold<'_>> = Vec::new();
