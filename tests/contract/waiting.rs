@@ -1,4 +1,4 @@
-//! Waits end at their time limit, or soon after the lock is released; those of one client in order of arrival.
+//! Waits end at their time limit, or soon after the lock is released. A client's threads are served in order.
 
 use super::harness::Need;
 use crate::support::prelude::*;
