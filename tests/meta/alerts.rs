@@ -1,9 +1,9 @@
-//! The two alerts of `docs/operating/alerts.yml` for a hold at risk, in simulated outages of the store,
-//! scraped each 15 s and each 60 s.
+//! The alerts of `docs/operating/alerts.yml` for a hold at risk and a lost hold, in simulated outages of the
+//! store, scraped each 15 s and each 60 s. `fleet.rs` tests all alerts in a fleet.
 //!
 //! The series of an outage come from a real client, whose clock the test moves. Outages begin at eight
-//! instants between two scrapes. `fleet.rs` tests the other rules. `LEASEHOLD_BLESS=1` writes the series to
-//! `docs/operating/alerts_test.yml`, which Prometheus's `promtool` judges.
+//! instants between two scrapes. `LEASEHOLD_BLESS=1` writes the series to `docs/operating/alerts_test.yml`,
+//! which Prometheus's `promtool` judges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
