@@ -49,7 +49,7 @@ contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| 
     }
 });
 
-// Only a message reports a waiter so soon: the hold's first check is over, and the next is a second away.
+// Only a message reports a waiter so soon: without one, the hold's next check comes a second after the first.
 contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |store| {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
@@ -114,7 +114,7 @@ contract!(on_contended_is_called_each_second_while_others_wait, needs(Hearing), 
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // Each second counts from when the last callback was due, so two intervals may take less than 2 s.
+    // The test may notice the first call late, so the next two may seem to come within less than 2 s.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);
@@ -152,7 +152,7 @@ contract!(on_contended_is_still_called_after_a_condition_wait, needs(Hearing), |
     waiter.returns_within(LONG);
 });
 
-contract!(an_uncontended_hold_gets_no_callback_and_frees_its_lock, needs(Hearing), |store| {
+contract!(on_contended_without_waiters_is_not_called_and_delays_no_release, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in kinds_that_report_waiters(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));
@@ -203,7 +203,7 @@ contract!(a_writer_is_notified_of_readers, needs(Hearing), |store| {
     }
 });
 
-contract!(report_contended_notifies_a_leader_of_another_candidate, needs(Hearing), |store| {
+contract!(report_contended_tells_a_leader_that_another_candidate_waits, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("leader"));
     let leader = client.leader(&name).unwrap();
     let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {

@@ -280,8 +280,7 @@ contract!(a_deadlock_stays_unless_its_youngest_wait_may_be_broken, needs(Directo
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // Another search would come within this time. It must not end a wait or report the deadlock
-            // again.
+            // The next search, within this time, must neither end a wait nor report the deadlock again.
             throughout(ms(2_200), || !older.is_any_over() && other.is_told_nothing());
             interrupt.interrupt();
             told
@@ -326,8 +325,7 @@ contract!(a_deadlock_within_one_client_is_reported, needs(Directory), |store| {
     assert!(member.is_told_nothing());
 });
 
-// The wait for `b` ends at a running thread, and the wait for `c` at an owned guard, which any thread may
-// release.
+// A running thread holds `b`. An owned guard, which any thread may release, holds `c`.
 contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -451,8 +449,8 @@ contract!(a_cycle_through_fair_and_write_locks_is_found, needs(Directory), |stor
     [one, other].iter().for_each(|member| drop(member.next(false)));
 });
 
-// Any thread may release an owned guard, so the cycle of `a` and `b` is only possible, and no wait is broken.
-// The cycle of `c` and `d` is not found, because clients do not know that one thread uses two of them.
+// Any thread may release an owned guard, so the cycle of `a` and `b` is perhaps no deadlock, and no wait is
+// broken. The cycle of `c` and `d` is not found: no client knows that one thread uses two clients.
 contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Directory), |store| {
     let [a, b, c, d] = ["a", "b", "c", "d"].map(fresh);
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));

@@ -11,7 +11,7 @@ contract!(shutdown_releases_all_held_locks, |store| {
     client.get_lock(&names[0]).lock().unwrap();
     (0..2).for_each(|_| client.get_lock(&names[1]).lock().unwrap());
     let guard = client.get_fenced_lock(&names[2]).acquire().unwrap();
-    // The last kind in the list differs most from a plain lock.
+    // On most stores the last kind is the token lock, which differs most from a plain lock.
     let other = store.kinds.last().unwrap().make;
     let owned = other(&client, &names[3]).acquire_owned().unwrap();
     elsewhere(|| client.get_lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());

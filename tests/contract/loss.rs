@@ -4,7 +4,7 @@ use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select};
 
 use crate::support::prelude::*;
 
-contract!(check_fails_at_once_when_the_window_ends, |store| {
+contract!(check_fails_at_once_when_a_holds_window_ends, |store| {
     let lock = store.client().get_lock(fresh("window"));
     let lease = ms(1_000);
     let before = now();

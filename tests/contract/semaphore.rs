@@ -167,7 +167,7 @@ contract!(several_permits_are_acquired_all_or_none, needs(Counting), |store| {
     assert_eq!(semaphore.available_permits().unwrap(), 3);
 });
 
-contract!(a_semaphore_set_up_with_a_lease_ends_with_it, needs(Counting), |store| {
+contract!(a_semaphore_set_up_with_a_lease_ends_with_that_lease, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     assert!(semaphore.try_set_permits_with_lease(2, ms(2_000)).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 2);

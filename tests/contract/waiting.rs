@@ -1,4 +1,4 @@
-//! Waits end at their time limit, or soon after the lock is released, and in order of arrival.
+//! Waits end at their time limit, or soon after the lock is released. A client's threads are served in order.
 
 use super::harness::Need;
 use crate::support::prelude::*;
@@ -101,7 +101,7 @@ contract!(a_timed_try_ends_early_when_the_lock_is_released, |store| {
     }
 });
 
-contract!(threads_are_served_in_order_of_arrival, |store| {
+contract!(threads_of_one_client_are_served_in_order_of_arrival, |store| {
     let lock = store.client().get_lock(fresh("order"));
     lock.lock().unwrap();
     let (tell, order) = unbounded();
@@ -134,7 +134,7 @@ contract!(a_waiter_that_gives_up_does_not_delay_the_next, |store| {
     }
 });
 
-// The head may be notified at the moment in which it gives up. The next waiter must then be woken instead.
+// If the first waiter (`head`) is notified just as it gives up, the next waiter must be woken instead.
 contract!(the_next_waiter_is_woken_when_the_first_gives_up, |store| {
     let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
@@ -157,7 +157,7 @@ contract!(the_next_waiter_is_woken_when_the_first_gives_up, |store| {
     }
 });
 
-contract!(the_only_waiters_of_six_clients_are_all_served, |store| {
+contract!(six_clients_with_one_waiter_each_are_all_woken, |store| {
     let name = fresh("many");
     let held = Holding::take(&store.client().get_lock(&name));
     let waiters: Vec<_> = (0..6).map(|_| Waiter::start(turn(store.client().get_lock(&name)))).collect();
@@ -173,7 +173,7 @@ contract!(the_only_waiters_of_six_clients_are_all_served, |store| {
     }
 });
 
-contract!(two_alternating_clients_never_stall, |store| {
+contract!(two_alternating_clients_lose_no_wake_up, |store| {
     let name = fresh("turns");
     let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
     let (rounds, begun) = (increments() / 5, now());

@@ -147,7 +147,7 @@ impl Trouble {
             let_pass(ms(20 + random() % most), "between two strikes");
             self.resume(mono());
             self.nobody_has_failed();
-            // Each kind of fault comes once at the beginning, and then at random.
+            // At the beginning each arm of the `match` below is chosen at least once, and later at random.
             let dice = [2, 9, 0, 9, 3].get(struck).copied();
             let dice = dice.unwrap_or_else(|| {
                 if lacks(&self) && random().is_multiple_of(2) { 3 } else { random() % 10 }

@@ -25,7 +25,7 @@ pub(crate) struct Orders {
     /// How long a name is used: longer than any stop of a process, which afterwards finds it still in use.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
-    /// Whether the worker's observer tries to acquire the lock of each event, from within the callback.
+    /// Whether the worker's client has the observer [`CallsBack`].
     pub(crate) calls_back: bool,
 }
 
@@ -118,8 +118,8 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
     client.unwrap()
 }
 
-/// An observer that tries to acquire the lock of each event, on the thread that reports the event. The try
-/// may succeed or be refused, but must disturb no other thread.
+/// An observer that for one event in eight tries to acquire a plain lock, on the thread that reports the
+/// event. The try may succeed or be refused, but must disturb no other thread.
 #[derive(Clone, Default)]
 struct CallsBack {
     client: Arc<OnceLock<LockClient>>,
@@ -134,7 +134,6 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // The observer calls its client for one event in eight, so that other work goes on.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {

@@ -1,4 +1,4 @@
-//! The loss of a hold that Redisson ends, and fencing tokens of both. Java's token is the next value of a
+//! The loss of a hold that Redisson ends, and fencing tokens of both languages. Java's is the next value of a
 //! counter; Rust's is the larger of that value and the server's time in microseconds.
 
 use redis::Commands;

@@ -200,7 +200,7 @@ fn leased_permits_can_be_released_by_the_other_language() {
     assert!(!java.is("main", "permits-release", &["permits", &theirs]));
     assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
     assert!(ours.unlock().is_err());
-    // Each side can acquire a permit of the other side that has expired.
+    // Java's permit expires after 200 ms, so we can then acquire both permits.
     let short = java.get("main", "permits-try-for", &["permits", "0", "200"]);
     let long = permits.acquire().unwrap();
     let next = permits.acquire().unwrap();

@@ -73,7 +73,7 @@ fn our_unlock_wakes_java_within_50_ms() {
     });
 }
 
-/// Java's `forceUnlock` deletes our hold's key, and notifies Redisson's channel, but not our wait queue.
+/// Java's `forceUnlock` notifies Redisson's channel, but not our wait queue, so our waiter must hear both.
 #[test]
 fn javas_force_unlock_wakes_rust_within_50_ms() {
     measured("forced by Java", |java, server, sees| {

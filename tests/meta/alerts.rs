@@ -1,8 +1,9 @@
-//! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
+//! The alerts of `docs/operating/alerts.yml` for a hold at risk and a lost hold, in simulated outages of the
+//! store, scraped each 15 s and each 60 s. `fleet.rs` tests all alerts in a fleet.
 //!
 //! The series of an outage come from a real client, whose clock the test moves. Outages begin at eight
-//! instants between two scrapes. `fleet.rs` tests the other rules. `LEASEHOLD_BLESS=1` writes the series to
-//! `docs/operating/alerts_test.yml`, which Prometheus's `promtool` judges.
+//! instants between two scrapes. `LEASEHOLD_BLESS=1` writes the series to `docs/operating/alerts_test.yml`,
+//! which Prometheus's `promtool` judges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -274,7 +275,7 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // A renewal that is 4 s overdue fires the alert. A scrape each minute may come after the loss.
+            // A renewal that is 4 s overdue fires the alert, so scrapes each 15 s warn before the loss.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }
@@ -285,7 +286,7 @@ fn simulated(rules: &Rules) -> String {
 }
 
 #[test]
-fn each_alert_fires_in_its_simulated_outage() {
+fn a_simulated_outage_fires_both_alerts_about_its_hold() {
     let rules = Rules::read();
     let cases = Case::read(CASES).into_iter().map(|case| case.alert);
     let tried: std::collections::BTreeSet<&str> =

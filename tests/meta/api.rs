@@ -1,5 +1,5 @@
-//! Which public types may be sent to another thread, and how large an error is. The compiler decides both. A
-//! `compile_fail` example shows that a [`Guard`] cannot leave its thread.
+//! Properties of the public types that mostly the compiler checks, such as which types may be sent to another
+//! thread. A `compile_fail` example shows that a [`Guard`] cannot leave its thread.
 
 use std::error::Error as StdError;
 use std::fmt::{Debug, Display};

@@ -53,7 +53,7 @@ const DRIVERS: &[(&str, &[&str])] = &[
 const DERIVES_NAMES: &[&str] =
     &["src/observe/metrics.rs", "src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
 
-/// The only file that may call `expect`, because the documentation of its method says that the method panics.
+/// The only file that may call `expect`, because one of its methods panics by its documentation.
 const MAY_PANIC: &str = "src/client/mod.rs";
 
 /// The only file that reads a clock, and the folder with the clocks of the operating systems.

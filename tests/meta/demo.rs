@@ -30,7 +30,7 @@ fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
 
 const TROUBLES: [&str; 3] = ["slow", "killed", "stopped"];
 
-test_on!(the_demos_leasehold_rows_show_no_violation, RedisServer::start_default(), |server| {
+test_on!(each_demo_row_sells_as_its_lock_promises, RedisServer::start_default(), |server| {
     let demo = Demo::start(&server, &[]);
     let (out, success) = demo.finish();
 

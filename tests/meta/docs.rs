@@ -286,7 +286,7 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// The gate does not build the packages. Their own `--locked` builds fail if a dependency is missing.
+/// The gate does not build these files' packages. Their `--locked` builds fail if a dependency is missing.
 #[test]
 fn other_cargo_lock_files_list_the_librarys_dependencies() {
     let library = package("leasehold");

@@ -457,8 +457,8 @@ fn servers(list: &mut List) {
     }
 }
 
-/// The error of `try_lock` on a server that accepts the client and its scripts, and answers each script on
-/// keys with `refusal`.
+/// The error of `try_lock` on a server that accepts the client and loads its scripts, and answers each script
+/// that names the lock with `refusal`.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
     // `answering` takes a plain function, which cannot capture the refusal, so the refusal is in a static.

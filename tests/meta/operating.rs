@@ -171,7 +171,7 @@ fn has_its_fields(value: &Value, place: &str) {
 }
 
 #[test]
-fn the_dashboard_has_exactly_the_fields_that_grafana_knows() {
+fn the_dashboard_has_only_fields_that_grafana_knows() {
     let dashboard: Value = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
     has_its_fields(&dashboard, "");
     assert_eq!(dashboard["schemaVersion"], 39);

@@ -144,8 +144,8 @@ impl Etcd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
     }
 
-    /// Makes the server demand passwords. Root's is `R00T`. `users` has names, passwords and roles, of which
-    /// `locks` may use the locks below the default prefix.
+    /// Makes the server demand passwords. Root's is `R00T`. Each of `users` is a name, a password and a role;
+    /// the role `locks` may use the locks below the default prefix.
     #[track_caller]
     pub fn demand_passwords(&self, users: &[(&str, &str, &str)]) {
         let does = |path: &str, body: String| self.must(&format!("/v3/auth/{path}"), &body);

@@ -29,7 +29,7 @@ struct Subject {
 pub struct Use {
     /// Makes a handle of the lock with this number and name.
     pub make: fn(&LockClient, usize, &str) -> RedisLock,
-    /// Whether every second guard is dropped, which does not await the release's answer, instead of unlocked.
+    /// Whether a random half of the guards is dropped, without a wait for the answer, instead of unlocked.
     pub drops: bool,
 }
 

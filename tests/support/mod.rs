@@ -145,8 +145,8 @@ pub fn missing(what: &str) {
 /// Starts a program with empty input. [`stalls`] then counts its waits for a processor.
 ///
 /// A shell waits until this call is over, and then becomes the program, with the same pid. Otherwise a short
-/// program might end while this thread blocks all signals. The kernel would give SIGCHLD to another thread,
-/// and a read with a time-out there, in another test, would fail with EINTR.
+/// program might end while the C library, to start it, blocks this thread's signals. The kernel would give
+/// SIGCHLD to another thread, where a read with a time-out, in another test, would fail with EINTR.
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {

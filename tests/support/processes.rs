@@ -117,7 +117,8 @@ pub fn count_across_processes(url: &str) -> Duration {
     start.elapsed()
 }
 
-/// Kills a process that holds the lock. Returns how long the lock stayed held; panics if longer than `limit`.
+/// Kills a process that holds the lock, and returns how long the lock stayed held. Panics if that exceeds
+/// `limit` by more than 1.5 s and the machine's stalls.
 pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let holder = worker("hold", folder.path(), url);

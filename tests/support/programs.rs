@@ -89,16 +89,16 @@ pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// Words that run the command after them as the first of `users` that exists. None unless this process is
-/// root.
+/// The beginning of a command line that runs the rest as the first of `users` that exists. Empty unless this
+/// process is root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
     ["setpriv", "--reuid", user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
-/// Creates `folder/data` by the server's installer, which takes seconds. Only a build's first test runs the
-/// installer, and later tests copy the result.
+/// Creates `folder/data` by the server's installer, which takes seconds. So the result is kept for each
+/// version of `program`, and later tests copy it.
 pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     let built = fs::metadata(program).and_then(|file| file.modified()).unwrap();
     let name = program.to_str().unwrap().replace('/', "-");
@@ -198,8 +198,8 @@ fn listening_socket(line: &str) -> Option<(u16, String)> {
     Some((u16::from_str_radix(port, 16).ok()?, (*fields.get(9)?).to_owned()))
 }
 
-/// The path of an example's program. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all;
-/// without it, this function builds the example with this test's features.
+/// The path of an example's program. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all
+/// examples; without it, this function builds the example with this test's features.
 pub fn example(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
         let program = PathBuf::from(folder).join(name);

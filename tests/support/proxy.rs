@@ -2,8 +2,8 @@
 //!
 //! The proxy pairs each command of a connection with its reply, in order, so a test can name a reply to lose:
 //! that to "the next EVALSHA that names this lock". Like a network, the proxy delays bytes, holds them back,
-//! loses all from some point on, or ends the connection. Like TCP, it loses no bytes within a stream, with
-//! two exceptions: [`Proxy::drop_messages`] and [`Fault::repeat`].
+//! loses all from some point on, or ends the connection. Only [`Proxy::drop_messages`], [`Do::GarbleReply`]
+//! and [`Fault::repeat`] do what TCP never does: lose, change or repeat a part of a stream.
 //!
 //! | what a test controls or sees | by |
 //! | --- | --- |
@@ -165,8 +165,8 @@ impl Fault {
         self.shared.state.lock().faults[self.id].commands.clone()
     }
 
-    /// Sends the `nth` command that the fault hit to the server again, and returns the reply. No network
-    /// repeats a request, but some clients and proxies do.
+    /// Repeats the `nth` command that the fault hit, and returns the server's reply. No network repeats a
+    /// request, but some clients and proxies do.
     pub fn repeat(&self, nth: usize) -> Vec<u8> {
         let command = self.commands().swap_remove(nth);
         let mut server = TcpStream::connect(self.shared.upstream()).expect("the server answers");
@@ -249,14 +249,14 @@ impl Proxy {
         Fault { shared: Arc::clone(&self.shared), id }
     }
 
-    /// Holds back all bytes in this direction, and also the ends of connections. Of a half-open link one
-    /// direction is held, of a partition both.
+    /// Holds back all bytes in this direction, and also the ends of connections. One held direction makes a
+    /// half-open link, both make a partition.
     pub fn hold(&self, direction: Direction, which: Which) {
         self.shared.change(|state| state.holds.push((direction, which)));
     }
 
     /// Stops reading from these clients, after at most one more piece. The system's buffers then fill up, as
-    /// before a server that hangs.
+    /// if the server hung.
     pub fn stop_reading(&self, which: Which) {
         self.shared.change(|state| state.deaf = Some(which));
     }

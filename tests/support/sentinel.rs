@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const MASTER: &str = "locks";
-/// How many milliseconds the master is silent before each Sentinel takes it for dead. The last one waits
-/// longer, because all three might otherwise stand for election at once and delay the failover.
+/// How many milliseconds the master is silent before each Sentinel takes it for dead. The last Sentinel
+/// waits longer, because all three might otherwise stand for election at once and delay the failover.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
 /// The time after which a planned failover has promoted a replica, or the Sentinels have abandoned it.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
@@ -110,7 +110,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name one master, not `old`, and it agrees. Returns its index.
+    /// Waits until all Sentinels name one master other than `old`, and it agrees. Returns its index.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;

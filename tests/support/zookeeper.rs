@@ -214,7 +214,7 @@ impl ZooKeeper {
     }
 }
 
-/// The values of `Interference::cuts`: a cut is requested; the node was created.
+/// The values of `Interference::cuts`: a cut is requested; the request that creates the node has passed.
 const ARMED: u8 = 1;
 const MADE: u8 = 2;
 

@@ -140,7 +140,7 @@ func writeKnossos(folder, lock string, operations []*operation) error {
 			say("ok", *op.Ret)
 		}
 	}
-	// Calls come before returns of the same moment: both checkers count them as concurrent.
+	// Calls come before returns of the same moment, because the other two checkers count them as concurrent.
 	sort.SliceStable(events, func(a, b int) bool {
 		one, other := events[a], events[b]
 		return one.at < other.at || one.at == other.at && !one.isEnd && other.isEnd

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::operations::{Doing, Model, Operation, by_lock};
 
-/// The interval in which a hold certainly exists, without its ends.
+/// The interval in which a hold certainly exists; `from` and `to` themselves do not belong to it.
 #[derive(Clone, Debug)]
 struct CertainHold<'a> {
     by: &'a Operation,
@@ -98,7 +98,7 @@ fn check_holds(operations: &[&Operation]) -> Vec<String> {
     found
 }
 
-/// Texts about pairs of holds that exclude each other but certainly existed at once.
+/// Texts about holds that exclude each other but certainly existed at once.
 fn overlaps(holds: &[CertainHold<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut open: Vec<&CertainHold<'_>> = Vec::new();
@@ -155,7 +155,7 @@ fn check_latch(operations: &[&Operation]) -> Vec<String> {
         let here: Vec<_> = told.iter().filter(|operation| operation.value == Some(value)).collect();
         let downs: Vec<_> = here.iter().filter(|operation| operation.f == Doing::CountDown).collect();
         match downs.len() {
-            // Perhaps an unanswered count-down made this step.
+            // No answer has this count, so an unanswered count-down must have led to it.
             0 => {
                 let latest = told
                     .iter()

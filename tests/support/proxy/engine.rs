@@ -166,8 +166,8 @@ impl State {
         }
     }
 
-    /// The fault of the first rule that selects this command, and the rule's action. Counts towards its
-    /// limit.
+    /// The fault of the first rule that selects this command, and the rule's action. The command counts
+    /// towards the rule's limit.
     fn fault_for(&mut self, command: &Command) -> Option<(usize, Do)> {
         let rule = self.rules.iter_mut().find(|rule| rule.left != Some(0) && (rule.pick)(command))?;
         if let Some(left) = &mut rule.left {
@@ -305,8 +305,8 @@ impl Shared {
                 return;
             }
             if state.refuse {
-                // The listener closes under the mutex, so no client connects once `listening` is false. A
-                // child process that is just starting has a copy of the socket, so the shutdown comes first.
+                // The listener closes under the mutex, so no client connects once `listening` is false. The
+                // shutdown also ends the copy of the socket that a child process has while it starts.
                 if let Some(listener) = listener.take() {
                     drop(SockRef::from(&listener).shutdown(Shutdown::Both));
                 }
