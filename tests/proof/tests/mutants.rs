@@ -126,7 +126,7 @@ fair_release.lua | Fair | the server has
 
 rw_acquire.lua | ReadWrite | two hold it
 -     if not is_free or reserved then
-+     if kept then
++     if false then
 
 rw_acquire.lua | ReadWrite | two hold it
 -   local may_join = half == 'read' and (mode == 'read' or writes)
@@ -146,19 +146,12 @@ rw_release.lua | ReadWrite | nobody wakes
 -   redis.pcall('publish', channel, '1')
 -   redis.pcall('publish', channel, '0')
 
-rw_release.lua | ReadWrite | nobody wakes
--   local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))
-+   local is_kept = true
-
 rw_release.lua | ReadWrite | is left when all have done
 -     redis.call('del', marker(owner, level))
 
 rw_release.lua | ReadWrite | the server has
 - if longest_ms > 0 then
 + if false then
-
-rw_release.lua | ReadWrite | nobody wakes
--       notify_next(lock, true)
 
 rw_renew.lua | ReadWrite | the server has
 -   redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))
@@ -189,7 +182,7 @@ semaphore_release.lua | Semaphore(1)
 
 semaphore_release.lua | Semaphore(1) | nobody wakes
 - local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
-+ local is_told = false
++ local is_notified = false
 
 semaphore_release.lua | Semaphore(1) | a full server refuses
 - redis.call('pexpire', request, lasts_ms)
@@ -213,6 +206,11 @@ const ARGUED: &[(&str, &str, &str)] = &[
         "leave_wait_queue.lua",
         "`zrem`",
         "the next release takes the entry out, and finds that nobody there waits",
+    ),
+    (
+        "rw_release.lua",
+        "both calls of `notify_next`",
+        "the first in the queue listens to all releases, from 25 ms after it joined",
     ),
     (
         "fair_acquire.lua",
