@@ -100,7 +100,8 @@ impl ClientId {
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id of a directory record that belongs to no client: 128-bit FNV-1a, equal in all processes.
+    /// The id of a directory record that belongs to no client: a hash of `parts` (128-bit FNV-1a), equal in
+    /// all processes.
     pub(crate) fn of_text(parts: &[&str]) -> ClientId {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -250,7 +251,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// An owner number that holds nothing.
+/// The owner number that no owner has.
 pub(crate) const NOBODY: u64 = 0;
 
 /// The identity of a thread, in its thread-local storage: a `Weak` to it shows when the thread has ended.

@@ -49,9 +49,9 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
         Arc::new(Inquiry { thread, ask: Box::new(ask), state, changed: Condvar::new() })
     }
 
-    /// The answer about `key`, by `deadline`. Reuses an answer younger than `fresh.0`, or a failure younger
-    /// than `fresh.1`. If `fresh.0` is zero, only a question asked after this call began counts. After half of
-    /// the time until `deadline`, returns the last answer, however old. `None`: no answer came in time.
+    /// The answer about `key`: an answer younger than `fresh.0`, or a failure younger than `fresh.1`. If there
+    /// is none, waits for a new one; if `fresh.0` is zero, for that to a new question. If it does not come,
+    /// returns the last answer, however old, half-way to `deadline`, or, without one, `None` at `deadline`.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,
@@ -139,7 +139,7 @@ mod tests {
         Clock::System.after(Duration::from_millis(ms))
     }
 
-    /// Questions that the test answers, in order.
+    /// An inquiry whose questions get the test's answers in order, and the number of questions so far.
     fn held() -> (Arc<Inquiry<u32>>, crossbeam_channel::Sender<Told<u32>>, Arc<AtomicUsize>) {
         let (sender, answers) = crossbeam_channel::unbounded::<Told<u32>>();
         let begun = Arc::new(AtomicUsize::new(0));

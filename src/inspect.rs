@@ -36,9 +36,9 @@ pub struct Inspection {
     pub remaining: Option<Duration>,
     /// The last fencing token that was granted.
     pub fencing_token: Option<FencingToken>,
-    /// The first hundred waiters of a fair lock, or clients in the wait queue of a plain or fenced lock, in
-    /// order. For other objects, the waiters that the directory listed up to a third of a lease ago, longest
-    /// wait first.
+    /// The first hundred waiters: owners in a fair lock's queue, or clients in the wait queue of another lock
+    /// or a semaphore, in order. If nobody is in a queue, the waiters that the directory listed up to a third
+    /// of a lease ago, longest wait first.
     pub waiters: Vec<Waiter>,
     /// The number of all waiters.
     pub waiting: u64,
@@ -49,9 +49,9 @@ pub struct Inspection {
     pub listeners: Option<u64>,
     /// The number of available permits, or what is left to count down.
     pub count: Option<i64>,
-    /// The permits with leases; of more than a hundred, those that end first.
+    /// The acquired permits of an expirable semaphore; of more than a hundred, those that end first.
     pub permits: Vec<PermitInfo>,
-    /// The number of permits that are held.
+    /// The number of acquired permits of an expirable semaphore.
     pub permits_out: u64,
     /// Whether a waiting writer keeps out readers that let writers go first.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -64,8 +64,8 @@ pub struct Inspection {
 /// The kind of object that a name stands for.
 ///
 /// Some kinds look alike in the store. A fair lock without waiters is shown as a plain lock. A lock counts as
-/// fenced if a token was ever granted for its name. A number is a semaphore or a latch; permits that are out,
-/// listeners, or a count of zero or less decide which.
+/// fenced if a token was ever granted for its name. A number is a semaphore or a latch; acquired permits, the
+/// listeners' channel, or a count of zero or less decide which.
 ///
 /// # Examples
 /// ```
@@ -89,7 +89,7 @@ pub enum ObjectKind {
     FairLock,
     /// Many readers or one writer.
     ReadWriteLock {
-        /// The halves that are held.
+        /// The half that is held. `Write` also if the writer reads as well.
         mode: Mode,
     },
     /// A string with its owner's token, as this crate writes it. Another library's token looks like any
@@ -149,7 +149,7 @@ pub enum Mode {
 pub struct Holder {
     /// The owner as the store has it: `client:number` (also Redisson's), or another library's token.
     pub owner: String,
-    /// The number of levels.
+    /// How many times the owner holds the lock: once, and once more for each re-entry.
     pub hold_count: Option<u32>,
     /// The half of a read-write lock.
     pub mode: Option<Mode>,
@@ -179,7 +179,7 @@ impl Holder {
     }
 }
 
-/// A waiter: an owner in the queue of a fair lock, or a client in the queue of a plain or fenced lock.
+/// A waiter: an owner, or a client in the wait queue of a lock or semaphore.
 ///
 /// # Examples
 /// ```
@@ -192,15 +192,15 @@ impl Holder {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
-    /// As [`Holder::owner`]; in the queue of a plain or fenced lock the id of a client, for all its threads.
+    /// As [`Holder::owner`]; in a wait queue of clients, the id of a client, for all its threads.
     pub owner: String,
     /// Whether the waiter belongs to the asking client.
     pub by_this_client: bool,
-    /// How long the waiter keeps its place without asking. This crate's waiters ask each 1.2 s and keep their
-    /// places for 6 s; Redisson's waiters do not ask, and keep their places for minutes.
+    /// How long a waiter for a fair lock keeps its place without a further attempt. This crate's waiters
+    /// attempt each 1.2 s and keep their places for 6 s; Redisson's make no attempt for minutes.
     pub remaining: Option<Duration>,
-    /// How long the waiter has waited: in a queue by the server's clock, otherwise as its client reported up
-    /// to a third of its lease ago.
+    /// How long the waiter has waited: in a wait queue by the server's clock, otherwise as its client reported
+    /// up to a third of its lease ago.
     pub waiting_for: Option<Duration>,
     /// The waiter's location, if known. If several threads of a client wait, that of the longest waiter.
     pub location: Option<Location>,
@@ -212,7 +212,7 @@ impl Waiter {
     }
 }
 
-/// A permit that is out.
+/// An acquired permit of an expirable semaphore.
 ///
 /// # Examples
 /// ```

@@ -60,7 +60,7 @@ parts! {
     /// The result of a release, as Redisson keeps it for a repeated request.
     UnlockLatch = Before("redisson_unlock_latch:"),
     RwChannel = Before("redisson_rwlock:"),
-    /// A key for each read hold, which expires with the hold's lease.
+    /// A key for each level of a read hold (each acquisition of a reader), which expires with its lease.
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The waiting writers of a read-write lock that go before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
@@ -81,7 +81,7 @@ parts! {
     ConditionNotified = Before("leasehold_condition_notified:"),
     ConditionChannel = Before("leasehold_condition_channel:"),
     ClientEntry = Before("leasehold_client:"),
-    /// The mark of a ring's node.
+    /// The version of the ring that a node last accepted.
     RingMark = Whole("leasehold_ring_epoch"),
 }
 

@@ -76,7 +76,7 @@ struct Shown<'a> {
 struct Field {
     name: String,
     value: String,
-    /// The remaining time of the owner's read marker that lasts longest.
+    /// The remaining time of a read hold: the longest of the keys that mark its levels.
     ttl_ms: i64,
 }
 
@@ -208,7 +208,8 @@ impl<'a> Shown<'a> {
             (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
             (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        // -2: the reader has no marker, so it has expired for Redisson; -3: the time was not read.
+        // -2: no key marks a level of the read hold any more, so Redisson regards the hold as expired. -3: the
+        // time was not read.
         let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }

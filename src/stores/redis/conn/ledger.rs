@@ -26,7 +26,7 @@ pub(crate) struct Origin {
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// The scripts run over this connection. The next one begins with none: its server may be another.
+    /// The scripts that ran over this connection. A new connection may lead to a server that lacks them.
     known: KnownScripts,
 }
 

@@ -1,4 +1,4 @@
--- Takes a lock for one owner. A repeated request only issues a new fencing token (fence).
+-- Takes a lock for one owner. A repeated request extends the lease, and issues a new fencing token (fence).
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted

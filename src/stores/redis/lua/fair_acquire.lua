@@ -1,5 +1,5 @@
 -- Takes a fair lock for one owner. If others come first, gives the owner a place in the queue and keeps the place alive.
--- A repeated request only issues a new fencing token (fence).
+-- A repeated request extends the lease, and issues a new fencing token (fence).
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] queue        the waiters, in order of arrival
@@ -50,7 +50,7 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- Removes dead waiters from the head of the queue, and waiters without any time, which Redisson would never remove.
+-- Removes dead waiters from the head of the queue, and those that are in neither set, which Redisson would never remove.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false
@@ -145,7 +145,7 @@ if waits == '1' then
 end
 if ttl_ms ~= -2 then
   if waits == '1' and redis.pcall('hdel', lock, 'leasehold:cached') == 1 then
-    -- Also sends recalls to the names of notes such as `leasehold:about`. Nobody listens to these.
+    -- Not only owners but notes such as `leasehold:about` get a recall; nobody listens to the channels of notes.
     for _, holder in ipairs(redis.pcall('hkeys', lock)) do
       recall(lock, holder)
     end

@@ -52,7 +52,7 @@ end
 -- server looks for a missing key there, and stops the script.
 local ttl_ms = freed and -2 or redis.call('pttl', lock)
 if ttl_ms == -2 then
-  -- Removes dead waiters from the head of the queue, and waiters without any time, which Redisson would never remove.
+  -- Removes dead waiters from the head of the queue, and those in neither set, which Redisson would never remove.
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)

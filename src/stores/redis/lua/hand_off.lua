@@ -1,5 +1,5 @@
--- Passes a lock from one owner to another, who then holds it with count 1. A repeated request only issues a new fencing
--- token (fence).
+-- Passes a lock from one owner to another, who then holds it with count 1. A repeated request sets the lease again,
+-- and issues a new fencing token (fence).
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted

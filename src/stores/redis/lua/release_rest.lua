@@ -1,5 +1,5 @@
--- The second half of `release.lua`: queued clients, reentrant holds, and refusals. Between the halves come the files that
--- define its functions (see `script.rs`).
+-- The second half of `release.lua`: queued clients, re-entered holds, and owners that hold nothing. Between the halves
+-- come the files that define its functions (see `script.rs`).
 --
 -- Returns what `release.lua` returns
 if is_freed then

@@ -1,8 +1,8 @@
--- Takes the read or the write lock (a half of a read-write lock) for one owner. A repeated request only issues a new
--- fencing token (fence).
+-- Takes the read or the write lock (a half of a read-write lock) for one owner. A repeated request extends the lease,
+-- and issues a new fencing token (fence).
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
--- KEYS[2] marker     exists while this level of a read hold is alive, as in Redisson; writers do not use it
+-- KEYS[2] marker     exists while this level of a read hold (one of the owner's acquisitions) lives, as in Redisson
 -- KEYS[3] waiting    writers that go before readers, by the option `writers_first` -> until when each counts as waiting.
 --                    The lock's own key if the lock does not have this option
 -- KEYS[4] counter    the lock's fence counter; left out if no fence is wanted

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] field      the holder's field in the hash
--- ARGV[2] lasts_ms   for how long the registration lasts
+-- ARGV[2] lasts_ms   for how long waiters send recalls, unless the holder asks again
 --
 -- Returns {'wanted'}   a waiter has sent a recall
 --         {'stays'}    no waiter has

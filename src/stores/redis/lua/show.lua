@@ -21,8 +21,8 @@
 --         fence, value: '' if there is none
 --         back: the number of permits whose leases have ended, which can be acquired again
 --         acquired: the number of other acquired permits; permits: id, ends_ms, … of these
---         holders: field, value, ttl_ms, …; ttl_ms: of a reader, the longest expiry of its markers; -2: no marker, -3: not
---         read
+--         holders: field, value, ttl_ms, …; ttl_ms: of a reader, the longest expiry of its markers; -2: all have
+--         expired; -3: not read
 --         waiting: the number of waiters for a fair lock; waiters: owner, until_ms, … of these
 --         listeners: the number on each channel; -1: unknown
 --         queued: the number of clients in the wait queue; wait_queue: client, waited_ms, … of these

@@ -1,4 +1,4 @@
--- Takes a token lock for one owner. A repetition changes nothing.
+-- Takes a token lock for one owner. A repetition only extends the lease.
 --
 -- KEYS[1] lock       the lock's string: its owner's token
 -- ARGV[1] token      the token of the owner that wants the lock

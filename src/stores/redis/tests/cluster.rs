@@ -271,7 +271,7 @@ fn an_unawaited_release_follows_a_cluster_redirection() {
 }
 
 #[test]
-fn a_hanging_member_delays_no_other_renewal() {
+fn a_hanging_member_delays_no_renewal_on_other_members() {
     let renewed = || Some("*1\r\n$7\r\nrenewed\r\n".to_owned());
     let (there, here) = (FakeMember::start(move |_| renewed()), FakeMember::start(|_| None));
     let (answering, hanging) = (slot("answering"), slot("hanging"));

@@ -3,7 +3,8 @@
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 
-/// The result of the first check if no client waits, by the kinds of the hold and of a waiter.
+/// A hold's kind, the kind that another client later waits for, and the result of the hold's first check,
+/// before anybody waits.
 const FIRST_CHECKS: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),

@@ -58,7 +58,7 @@ fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
 }
 
 #[test]
-fn a_multi_lock_undo_that_misses_one_lock_has_unknown_outcome() {
+fn a_multi_lock_undo_that_finds_a_lock_not_held_has_unknown_outcome() {
     let (_fake, store, script) = scripted(&[
         ("eval", "*3\r\n$7\r\ngranted\r\n$-1\r\n$-1\r\n"),
         ("hexists", ":1\r\n"),
@@ -93,9 +93,9 @@ fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
     }
 }
 
-/// A server without the grant was promoted after it. Without a write just before, WAIT counts an older one.
+/// After a failover, the connection may lead to a server that never had the grant.
 #[test]
-fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
+fn an_acknowledgement_counts_only_if_the_server_has_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
         let (_fake, store, script) = scripted(&[
             ("eval", GRANTED),
