@@ -100,8 +100,7 @@ impl ClientId {
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id of a directory record that belongs to no client: a hash of `parts` (128-bit FNV-1a), equal in
-    /// all processes.
+    /// The id of a directory record that belongs to no client: FNV-1a of `parts`, so equal in all processes.
     pub(crate) fn of_text(parts: &[&str]) -> ClientId {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

@@ -49,9 +49,9 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
         Arc::new(Inquiry { thread, ask: Box::new(ask), state, changed: Condvar::new() })
     }
 
-    /// The answer about `key`: an answer younger than `fresh.0`, or a failure younger than `fresh.1`. If there
-    /// is none, waits for a new one; if `fresh.0` is zero, for that to a new question. If it does not come,
-    /// returns the last answer, however old, half-way to `deadline`, or, without one, `None` at `deadline`.
+    /// The answer about `key`. Reuses an answer younger than `fresh.0`, or a failure younger than `fresh.1`;
+    /// otherwise waits for a new answer (if `fresh.0` is zero, to a question asked after this call began).
+    /// Half-way to `deadline`, returns the last answer, however old. `None`: no answer came by `deadline`.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,

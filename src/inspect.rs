@@ -155,8 +155,8 @@ pub struct Holder {
     pub mode: Option<Mode>,
     /// Whether the asking client is the owner.
     pub by_this_client: bool,
-    /// The time until the hold ends unless renewed; zero for a dead reader, `None` if the store keeps no
-    /// time.
+    /// The time until the hold ends unless renewed; zero for a dead reader, `None` if it has no end, or none
+    /// is known.
     pub remaining: Option<Duration>,
     /// How long the owner has held the lock. This crate's holders report this each third of their lease, and
     /// at once with [`max_hold`](crate::LockBuilder::max_hold); Redisson's holders never do.

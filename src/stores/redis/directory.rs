@@ -139,8 +139,8 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     list(reply)?.chunks(2).map(one).collect()
 }
 
-/// The lock under a key. `None` for another program's key: a string or hash without an owner in our format (a
-/// cached value, a hash of counters), or a name whose queue or fence counter has another type.
+/// The inspection of a key, unless the key is another program's: a holder is no owner in our format, or the
+/// name's queue or fence counter has another type.
 fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {

@@ -208,8 +208,7 @@ impl<'a> Shown<'a> {
             (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
             (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        // -2: no key marks a level of the read hold any more, so Redisson regards the hold as expired. -3: the
-        // time was not read.
+        // -2: no key marks the read hold any more, so for Redisson it has ended; -3: the time was not read.
         let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }

@@ -37,7 +37,7 @@ pub(super) const MAX_RELOAD: Duration = Duration::from_secs(1);
 pub(super) struct ClusterNode {
     pub(super) endpoint: Endpoint,
     pub(super) store: RedisStore,
-    /// A store that sends ASKING before each request, for slots that are still moving here. Made on first use.
+    /// A store that sends ASKING before each request, for slots still moving here. Made on first use.
     asking: Mutex<Option<Arc<RedisStore>>>,
 }
 

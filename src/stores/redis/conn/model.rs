@@ -51,8 +51,7 @@ struct World {
     hangs_up: bool,
     pipes: Mutex<Vec<Pipe>>,
     servers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The number of outcomes that `post` received. A thread that posts nothing adds one, so that
-    /// each run ends with three.
+    /// The number of outcomes that `post` received; a thread that posts nothing adds one, so three in all.
     taken: AtomicUsize,
     /// The number of threads that have all their outcomes.
     ended: AtomicUsize,

@@ -1,8 +1,8 @@
 //! The counted kinds: semaphores (permits with and without leases), latches, and conditions.
 //!
 //! A string key contains the number of permits or a latch's count, as in Redisson. Requests add to the
-//! number, so a repeated request would count twice. Therefore the server keeps a record of each request for
-//! [`REQUEST_LASTS`], and carries out none twice.
+//! number, so a repeated request would count twice. Therefore the server records each of them for
+//! [`REQUEST_LASTS`], and carries out none twice. Permits with a lease need no record: they have ids.
 //!
 //! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
 //! read their notification. Only this crate has them: Redisson's `newCondition` throws. Waiters join while

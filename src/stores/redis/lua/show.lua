@@ -1,6 +1,6 @@
 -- Shows all that is stored under a name, whatever its kind. Changes nothing.
 --
--- KEYS[1] object       a lock is a hash: owner -> hold count, and perhaps one of two notes, which Redisson ignores:
+-- KEYS[1] object       a lock is a hash: owner -> hold count, and perhaps two notes, which Redisson ignores:
 --                      leasehold:about -> 'owner since_ms ends_ms pid host thread', for people; leasehold:cached -> '',
 --                      until a waiter has sent a recall (see `recall.lua`). A read-write lock is a hash as in
 --                      `rw_acquire.lua`. Counters and token locks are strings

@@ -3,8 +3,7 @@
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 
-/// A hold's kind, the kind that another client later waits for, and the result of the hold's first check,
-/// before anybody waits.
+/// A hold's kind, a later waiter's kind, and the result of the hold's first check, before that waiter comes.
 const FIRST_CHECKS: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),

@@ -151,7 +151,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // Before any request takes an expired permit back, it can be acquired, but not renewed or released.
+    // An expired permit can be neither renewed nor released. Any other request makes it free again.
     store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));

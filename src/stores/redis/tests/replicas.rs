@@ -43,7 +43,7 @@ fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
     let granted_alone = [("eval", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("eval", "-LOADING Redis is loading the dataset in memory\r\n")],
-        // Another client has already undone the grant, or the answer is about another hold.
+        // The undo finds the lock not held, so it may have reached a server other than the one that granted.
         &[("eval", "*1\r\n$8\r\nnot_held\r\n")],
         &[],
     ];

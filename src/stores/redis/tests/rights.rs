@@ -50,8 +50,8 @@ fn a_missing_redis_right_leaves_no_lock_without_expiry() {
     }
 }
 
-/// The keys that a script wrote before its refusal remain, so they must expire or be undone, even if the
-/// waiter is killed.
+/// If a command is refused, the keys that the script wrote before it remain, so they must expire: the waiter
+/// may be killed before it removes them.
 #[test]
 fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     let rights = "pexpire zadd zrem zscore zrange zrangebyscore zremrangebyscore rpush lpop lrem lpos llen lindex \
@@ -79,7 +79,7 @@ fn a_missing_redis_right_leaves_no_queue_key_without_expiry() {
     }
 }
 
-/// After each step, acquired permits must have an expiry, and free and acquired permits the same sum.
+/// After each step, the key of acquired permits has an expiry, and free plus acquired permits are still five.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \
