@@ -270,7 +270,7 @@ fn with_parameters(
                 Error::unless(in_path.is_empty() || in_path == value, || words)?;
                 read.database = options.database.or(Some(number));
             }
-            // The parameter has no effect, because the client always uses RESP2.
+            // The parameter has no effect, because the client chooses the protocol itself.
             "protocol" if matches!(value, "2" | "3" | "resp2" | "resp3") => {}
             "protocol" => return Err(bad()),
             "username" | "user" => read.username = options.username.clone().or(Some(text()?)),

@@ -2,7 +2,8 @@
 //!
 //! A string key contains the number of permits or a latch's count, as in Redisson. Requests add to the
 //! number, so a repeated request would count twice. Therefore the server records each of them for
-//! [`REQUEST_LASTS`], and carries out none twice. Permits with a lease need no record: they have ids.
+//! [`REQUEST_LASTS`], and carries out none twice. Permits with a lease have ids, so taking them
+//! needs no record.
 //!
 //! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
 //! read their notification. Only this crate has them: Redisson's `newCondition` throws. Waiters join while

@@ -94,7 +94,7 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
   if first == owner then
     redis.pcall('lpop', queue)
   end
-  -- If Redisson has removed the owner from the queue, the owner's heartbeat is still there.
+  -- If Redisson has removed the owner from the queue, the owner's heartbeat is still there, and must go too.
   if first == owner or own_until > 0 then
     redis.pcall('zrem', timeouts, owner)
     redis.pcall('zrem', heartbeats, owner)

@@ -13,7 +13,7 @@ local half, owner, markers = ARGV[1], ARGV[2], ARGV[3]
 
 local mode = redis.call('hget', lock, 'mode')
 local ttl_ms = redis.call('pttl', lock)
--- If only a writer holds the lock, the hash has two fields: `mode` and the writer's.
+-- In the mode write, a hash of two fields (`mode` and the writer's) has no reader, so the read half is free.
 if not mode or half == 'write' and mode ~= 'write' or
   half == 'read' and mode == 'write' and redis.call('hlen', lock) <= 2 then
   return {'free'}

@@ -328,7 +328,7 @@ fn a_closed_store_sends_nothing() {
 }
 
 #[test]
-fn connect_errors_name_their_cause_at_once() {
+fn connect_errors_name_their_cause_without_the_password() {
     let error = no_store(&ServerOptions {
         url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(),
         ..ServerOptions::default()
