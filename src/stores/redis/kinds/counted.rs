@@ -2,8 +2,7 @@
 //!
 //! A string key contains the number of permits or a latch's count, as in Redisson. Requests add to the
 //! number, so a repeated request would count twice. Therefore the server records each of them for
-//! [`REQUEST_LASTS`], and carries out none twice. Permits with a lease have ids, so taking them
-//! needs no record.
+//! [`REQUEST_LASTS`], and carries out none twice. Taking a permit with a lease needs no record: it has an id.
 //!
 //! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
 //! read their notification. Only this crate has them: Redisson's `newCondition` throws. Waiters join while

@@ -93,7 +93,7 @@ impl Server {
         ServerOptions { username, password, ..self.options() }
     }
 
-    /// Runs a command as the default user. An error reply is returned as its text.
+    /// Runs a command as the default user. An error reply is returned like any other.
     pub(super) fn run(&self, command: &[&str]) -> Value {
         let mut socket = UnixStream::connect(self.socket()).unwrap();
         let mut cmd = redis::Cmd::new();

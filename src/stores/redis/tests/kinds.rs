@@ -442,7 +442,7 @@ fn a_waiting_writer_goes_before_readers_with_writers_first() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "the dead writer is still listed");
     server.run(&["DEL", WRITERS]);
 
-    // While a writer waits, readers wait even for a free lock. A granted writer no longer waits.
+    // While a writer waits, readers wait even for a free lock. A granted writer is removed from the list.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));

@@ -151,7 +151,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // An expired permit is not renewed, and its release answers that it was not held, but makes it free again.
+    // An expired permit is not renewed. Its release answers that it was not held, but makes it free again.
     store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
