@@ -197,7 +197,7 @@ pub struct Waiter {
     /// Whether the waiter belongs to the asking client.
     pub by_this_client: bool,
     /// How long a waiter for a fair lock keeps its place without a further attempt. This crate's waiters
-    /// attempt each 1.2 s and keep their places for 6 s; Redisson's make no attempt for minutes.
+    /// attempt each 1.2 s and keep their places for 6 s; Redisson's keep theirs for minutes.
     pub remaining: Option<Duration>,
     /// How long the waiter has waited: in a wait queue by the server's clock, otherwise as its client reported
     /// up to a third of its lease ago.
