@@ -58,7 +58,7 @@ fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
 }
 
 #[test]
-fn a_multi_lock_undo_that_finds_a_lock_not_held_has_unknown_outcome() {
+fn multi_lock_undo_with_one_lock_lost_has_unknown_outcome() {
     let (_fake, store, script) = scripted(&[
         ("eval", "*3\r\n$7\r\ngranted\r\n$-1\r\n$-1\r\n"),
         ("hexists", ":1\r\n"),
