@@ -239,7 +239,7 @@ test_on!(fencing_tokens_keep_rising_when_a_name_moves, servers(3), |servers| {
     let names = names(30);
     let mut last = BTreeMap::new();
     for name in &names {
-        // The old node's clock is an hour ahead, and so are its fencing tokens.
+        // The old node's fencing tokens become an hour ahead, as if its clock had been.
         client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         let counter = format!("redisson_lock_token:{{{name}}}");
         for server in &servers[..2] {
