@@ -340,8 +340,8 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // The server's vote counts again only when no request can restore the hold any more. Until then
-                // the clean-up is repeated.
+                // The server's vote counts again once no request can restore the hold. The clean-up is repeated
+                // until then.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }
