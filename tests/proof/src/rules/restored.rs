@@ -340,8 +340,8 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // The server's vote counts again once no request can restore the hold. The clean-up is repeated
-                // until then.
+                // The server's vote counts again once no request can restore the hold. Until then the
+                // clean-up is repeated.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }
