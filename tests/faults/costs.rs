@@ -52,7 +52,7 @@ fn uses() -> Vec<Use> {
         ("a latch that is shut", 1, |client| {
             assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
-        // A wait on a condition sends five: join, release the lock, look for a notification, leave, reacquire.
+        // A wait on a condition sends five scripts: join, release the lock, poll, leave, reacquire.
         ("a condition", 2 + 5, |client| {
             let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
