@@ -1,7 +1,7 @@
 //! Redlock on servers that are killed, stopped, emptied, or have their clocks moved: its promises, its costs,
 //! and the one case with two holders, which only the resource can refuse.
 //!
-//! `LEASEHOLD_ROUNDS` (2) is how often servers fail in the long test.
+//! `LEASEHOLD_ROUNDS` (by default 2) is how often servers fail in the last test.
 
 use std::collections::BTreeMap;
 

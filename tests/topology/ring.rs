@@ -1,6 +1,6 @@
 //! A ring, in which each server has a part of the names: a lost node, and grants while the ring changes.
 //!
-//! `LEASEHOLD_ROUNDS` (2) is how often nodes change in the test under load.
+//! `LEASEHOLD_ROUNDS` (by default 2) is how often nodes come and go in the test under load.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
