@@ -103,7 +103,7 @@ scenario!(a_reentrys_grant_that_arrives_after_the_lease_is_undone, |world| {
     let nested = call_on(client.get_lock("longer"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let begun = now();
-        // The first request sets the inner level's longer lease on the server, and must be undone.
+        // The first request is granted for this lease, but answered too late, so its grant must be undone.
         lock.lock_with_lease(10 * L).unwrap();
         let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
         let lost = outer.check().unwrap_err().is_lost();
@@ -159,7 +159,7 @@ scenario!(a_failed_reentry_leaves_the_outer_hold, |world| {
     }
 });
 
-scenario!(a_release_with_a_lost_reply_succeeds, |world| {
+scenario!(a_release_with_a_lost_reply_frees_the_lock, |world| {
     let other = world.direct();
     for (how, _client, lock) in world.each(ways(), "release") {
         lock.lock_with_lease(LEASE).unwrap();

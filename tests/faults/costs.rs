@@ -52,7 +52,7 @@ fn uses() -> Vec<Use> {
         ("a latch that is shut", 1, |client| {
             assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
-        // A wait on a condition sends five scripts: join, release the lock, query, leave, reacquire.
+        // A wait on a condition sends five scripts: join, release the lock, poll, leave, reacquire.
         ("a condition", 2 + 5, |client| {
             let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
@@ -105,7 +105,7 @@ fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     })
 }
 
-/// Removes the keys of semaphores, of the latch and of requests' records, which would outlast the test.
+/// Removes keys that would outlast the test: of semaphores, of the latch, and records of requests' outcomes.
 fn clear(world: &World) {
     for key in world.lock_keys() {
         if key.starts_with("leasehold_request:") {
@@ -116,7 +116,7 @@ fn clear(world: &World) {
     }
 }
 
-/// The commands sent since then, except those that open a connection or write the client's directory entry.
+/// The commands after the first `since`, except those that open a connection or write a directory entry.
 fn sent(world: &World, since: usize) -> Vec<Command> {
     let mut commands = world.proxy.commands().split_off(since);
     commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));
@@ -124,7 +124,7 @@ fn sent(world: &World, since: usize) -> Vec<Command> {
     commands
 }
 
-/// Waits until no more commands arrive, since no caller may wait for the last one. Returns their number.
+/// Waits until no more commands arrive, because for some of them no caller waits. Returns their number.
 fn settled(world: &World) -> usize {
     let (mut count, mut since) = (world.proxy.commands().len(), now());
     assert!(eventually(LONG, || {
@@ -328,8 +328,8 @@ fn client(world: &World) -> LockClient {
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()
 }
 
-/// The number of commands that the server has run, except those that open connections or read this number,
-/// and the server's statistics.
+/// Returns how many commands the server has run, without those that open connections or read this number.
+/// The text is the server's statistics, for a failed assertion.
 fn commands_run(world: &World) -> (u64, String) {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {

@@ -1,4 +1,4 @@
-//! Counts of permits and latches survive lost answers, and notifications the death of their receiver.
+//! A lost answer falsifies no count of permits or latches. A dead waiter's notification goes to the next one.
 
 use leasehold::Result;
 

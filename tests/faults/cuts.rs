@@ -51,7 +51,7 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     theirs.check().unwrap();
     assert!(kept.unlock().unwrap_err().is_lost());
     theirs.unlock().unwrap();
-    // A late grant to a caller that has given up expires with its lease.
+    // A late grant to a caller that has given up ends with its lease at the latest.
     comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
     client.get_lock("a").lock().unwrap();
     world.assert_held_by("a", &client, 1);

@@ -10,7 +10,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
 /// Whether the command asks for a lock's holder, in a deadlock search. Of the scripts only this one has one
-/// key and one argument, the searching owner.
+/// key and one argument, an owner whose number is 0.
 fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -144,7 +144,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         let _own = own.acquire().unwrap();
         next.lock_interruptibly(&ends).is_err()
     });
-    // The warning comes at the search's end. The next search is two seconds away, or more on a busy machine.
+    // A search warns at its end. Searches are two seconds apart, or more on a busy machine, so few have run.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);

@@ -84,7 +84,7 @@ test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::star
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
     };
-    // The ACL log may also name the key of the format number, so look for the key of this client's entry.
+    // The log may also name the key `leasehold_client:format`, so the test looks for this client's own key.
     let owner = guard.owner().to_string();
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));

@@ -325,7 +325,7 @@ scenario!(a_forked_childs_shutdown_spares_its_parents_directory_entry, |world| {
     assert!(world.is_free(&key));
 });
 
-/// Parent and child both have pid 1, the child in a container of its own.
+/// Parent and child both have pid 1, since each is the first process of a pid namespace.
 #[test]
 fn a_forked_child_with_the_same_pid_is_refused() {
     const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";

@@ -67,7 +67,7 @@ fn rounds_of_expired_leases_leave_no_memory_allocated() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // 20 rounds of leases run at a time. The client must remove ended leases before the next.
+                // The leases of 20 rounds run at a time. The client must remove ended ones each round.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();

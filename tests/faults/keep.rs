@@ -91,7 +91,7 @@ fn a_user_without_the_pubsub_command_caches_a_lock_only_briefly() {
         let used = now();
         is_free_within(used, ms(50), || world.is_free("stock"));
         drop(lock);
-        // This user has only the permission that docs/permissions.md names for caching.
+        // Of PUBSUB, this user may run only the subcommand that docs/permissions.md names for caching.
         let lock = cached_lock(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
         let checks = world.scripts_run() + 4;

@@ -117,7 +117,7 @@ scenario!(a_client_leaves_the_queue_with_its_last_waiter, |world| {
 scenario!(a_client_unsubscribes_though_its_request_to_leave_was_lost, |world| {
     let held = client(world).get_lock("lost").acquire().unwrap();
     let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
-    // The first use sends the script's text, which would match the fault's filter.
+    // This use loads the scripts, so that no request below is sent twice, as after NOSCRIPT.
     assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
     assert!(eventually(LONG, || queued_clients(world, "lost") == 0));
     let is_leaving = |command: &Command| {

@@ -1,7 +1,7 @@
 //! Faults between a lock and its server: lost, late and garbled replies, cut networks, killed and stopped
 //! processes, operators' mistakes, refusals, exhausted resources.
 //!
-//! Each test has its own process, server and proxy. At the test's end no thread, descriptor, connection or
+//! Most tests have their own process, server and proxy. At their end no thread, descriptor, connection or
 //! subscription may remain, and no lock key that outlives its lease. No hash may ever lack an expiry.
 //!
 //! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll,

@@ -187,7 +187,7 @@ scenario!(a_multi_lock_try_times_out_on_a_silent_server, |world| {
     multi.acquire().unwrap().unlock().unwrap();
 });
 
-// The release script fails if its first key, that of the last lock, is no hash. Then the client must go on.
+// The release script fails if its first key, that of the last lock, is no hash. The others must be released.
 scenario!(a_multi_lock_releases_other_locks_despite_an_overwritten_key, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {

@@ -128,7 +128,7 @@ scenario!(holds_with_half_a_second_left_survive_an_outage, |world| {
     }
 });
 
-/// Prints the figures of `docs/figures/measured.md`. The gate skips this, because each figure takes a minute.
+/// Prints the figures of `docs/figures/measured.md`, only on request, because each takes a minute.
 #[test]
 fn the_outage_figures_are_printed_if_requested() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {

@@ -180,7 +180,7 @@ scenario!(a_release_repeated_after_script_flush_frees_no_later_hold, |world| {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.does(&["SCRIPT", "FLUSH"]);
         if round % 4 == 0 {
-            // The try loads only the attempts' script, so an attempt arrives before the repeated release.
+            // This try loads only the acquire script, so `second` is granted before the release is repeated.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));

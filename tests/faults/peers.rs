@@ -12,7 +12,7 @@ fn await_listener(world: &World, channel: &str) {
 }
 
 // A Java thread that was interrupted stays in the queue, so the lock is free but closed to those behind it.
-// Java's waiters then send thousands of requests a second.
+// Java's waiters then send thousands of requests a second; ours must not.
 scenario!(waiters_behind_a_dead_fair_waiter_send_few_requests, |world| {
     let client = world.client();
     let ghost = ms(2_500);
@@ -47,7 +47,7 @@ scenario!(a_fair_waiter_woken_by_a_stray_message_keeps_waiting, |world| {
     waiter.returns_within(freed, ms(50), "the waiter's turn");
 });
 
-// A Java writer that keeps a read lock notifies no waiting readers.
+// A Java writer that also reads notifies no waiting reader when it releases the write lock.
 scenario!(polling_finds_javas_downgrade_from_write_to_read_lock, |world| {
     let client = world.client();
     let writer = format!("{JAVA}:write");

@@ -1,4 +1,4 @@
-//! Panics, leaked guards, small connection pools, hung connections, shutdowns, and many cycles.
+//! Panics, leaked guards, small connection pools, hung connections, shutdowns, and many holds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -211,7 +211,7 @@ scenario!(a_hold_is_renewed_when_its_connections_end, |world| {
 });
 
 #[test]
-fn calls_wait_for_a_server_that_loads_its_data() {
+fn a_waiter_retries_until_a_server_has_loaded_its_data() {
     // The server waits 20 ms for each key that it loads, so it loads for minutes unless the test ends that.
     let slow = |builder: crate::support::server::Builder| {
         builder

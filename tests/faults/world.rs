@@ -88,7 +88,7 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
 pub(crate) const ENTRIES: &str = "leasehold_client:";
 
 impl World {
-    /// Loads all scripts. Otherwise a fault could hit an EVALSHA that the server answers by NOSCRIPT.
+    /// Loads the scripts of plain, token and fenced locks, so that no fault hits a call answered NOSCRIPT.
     fn warm_up(&self) {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;

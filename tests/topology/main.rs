@@ -1,8 +1,8 @@
 //! Locks on several servers: a Redis Cluster, Sentinels, replicas that must acknowledge, Redlock and the
 //! ring.
 //!
-//! Members fail, change places and pass on slots while locks are used. Each failover happens
-//! `LEASEHOLD_ROUNDS` (2) times.
+//! Members fail, change places and pass on slots while locks are used. Failovers under load happen twice, or
+//! as often as `LEASEHOLD_ROUNDS` says.
 #![cfg(unix)] // the tests start servers, and stop and kill them by signals
 #![allow(
     clippy::unwrap_used,

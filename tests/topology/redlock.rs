@@ -1,7 +1,7 @@
 //! Redlock on servers that are killed, stopped, emptied, or have their clocks moved: its promises, its costs,
 //! and the one case with two holders, which only the resource can refuse.
 //!
-//! `LEASEHOLD_ROUNDS` (2) is how often servers fail in the long test.
+//! `LEASEHOLD_ROUNDS` (by default 2) is how often servers fail in the last test.
 
 use std::collections::BTreeMap;
 
@@ -259,7 +259,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
         let name = fresh("outlives");
         let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.servers[dead].kill();
-        // The span exceeds the lease, so the remaining servers must have renewed it.
+        // The span exceeds the lease, so the remaining servers must have renewed the hold.
         throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
         guard.check().unwrap();
         assert!(!tries(&other.get_lock(&name)));
@@ -278,7 +278,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
 });
 
 test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nodes::start(5), |nodes| {
-    // The node time-out is less than a tenth of this lease, so it alone limits a request.
+    // A request lasts at most a tenth of the lease. Here the node time-out is shorter, and alone matters.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
     takes_and_gives_back(&lock);
@@ -458,7 +458,7 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
 /// The lease in tests that stop or kill servers for longer than a lease.
 const BRIEF: Duration = ms(3000);
 
-/// Waits until a restored hold's server counts again: for two renewals, because one may already be running.
+/// Waits until a server's restored hold counts again: for two renewals, because one may already be running.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());
@@ -560,8 +560,8 @@ test_on!(jumping_clocks_of_two_servers_lose_no_hold, alone(), Nodes::with_movabl
     }
 });
 
-// The counter-example: servers a, b and c grant, c loses its data, and c, d and e grant again. Neither
-// servers nor clients can prevent that, so the resource refuses the older holder by its fence.
+// The one case with two holders: servers a, b and c grant, c loses its data, and c, d and e grant again.
+// Neither servers nor clients can prevent that, so the resource refuses the older holder by its fence.
 test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut nodes| {
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");

@@ -1,6 +1,6 @@
 //! A ring, in which each server has a part of the names: a lost node, and grants while the ring changes.
 //!
-//! `LEASEHOLD_ROUNDS` (2) is how often nodes change in the test under load.
+//! `LEASEHOLD_ROUNDS` (by default 2) is how often nodes come and go in the test under load.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -239,7 +239,7 @@ test_on!(fencing_tokens_keep_rising_when_a_name_moves, servers(3), |servers| {
     let names = names(30);
     let mut last = BTreeMap::new();
     for name in &names {
-        // The old node's clock is an hour ahead, and so are its fencing tokens.
+        // The old node's fencing tokens become an hour ahead, as if its clock had been.
         client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         let counter = format!("redisson_lock_token:{{{name}}}");
         for server in &servers[..2] {

@@ -92,7 +92,7 @@ impl Part {
     ///
     /// # Panics
     ///
-    /// If Redisson has no leases for this kind.
+    /// If the kind is a semaphore, which is not explored with Redisson.
     #[must_use]
     pub fn of(kind: Kind, who: &Who) -> Part {
         match kind {

@@ -61,7 +61,7 @@ pub enum Kind {
     Plain,
     Fenced,
     Fair,
-    /// Owners with even numbers read, the others write.
+    /// Owners with even indexes read, the others write.
     ReadWrite,
     /// A semaphore with this number of permits.
     Semaphore(u8),

@@ -16,8 +16,8 @@ const LEASE: &str = "1000";
 const CHANNEL: &str = "channel";
 /// A value in the place of a refused command's name: the server is out of memory.
 const MEMORY: &str = "memory";
-/// How many requests are sent in a row. Two owners one after the other need at most six, if each acquires,
-/// re-enters and releases.
+/// How many requests are sent in a row: six for two owners that acquire, re-enter and release one after the
+/// other, and one more of any sort.
 const DEPTH: usize = 7;
 
 /// An owner of each sort, and one that only tests whether a lock is free. The first two belong to one client.

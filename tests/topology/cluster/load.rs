@@ -24,8 +24,8 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .client_name(NAME)
 }
 
-/// Starts three clients with three threads each, which use locks of all kinds in turn. If no answer comes
-/// within `command_timeout`, a request has an unknown outcome.
+/// Starts three clients with three threads each, which use fenced, plain, fair and write locks. If no answer
+/// comes within `command_timeout`, a request has an unknown outcome.
 pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> (Load, Seen) {
     let seen = Seen::default();
     let client = |()| {
@@ -35,7 +35,7 @@ pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Durati
     (Load::start(&[(); 3].map(client), names, 3, Use { make: kind, drops: true }), seen)
 }
 
-/// Ends the load. Panics if a lock had two holders, a fence did not grow, or a call failed otherwise than
+/// Ends the load. Panics if a lock had two holders, a fence did not grow, or a call failed, except an unlock
 /// with an unknown outcome. Returns the numbers of grants, and of unlocks with an unknown outcome.
 #[track_caller]
 pub(crate) fn end(load: Load) -> (usize, usize) {

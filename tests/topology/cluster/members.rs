@@ -115,7 +115,7 @@ fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
     });
 }
 
-/// The user of docs/permissions.md, with its additional permissions for a cluster, uses locks of each kind.
+/// The user has the permissions of docs/permissions.md for plain, fenced and token locks in a cluster.
 #[test]
 fn the_documented_rights_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {

@@ -12,7 +12,7 @@ fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
     builder(cluster).cluster_pub_sub(way).build().unwrap()
 }
 
-/// The time from a release to a waiter's grant. The commands `ways` must show the waiter's subscription.
+/// The time from a release to a waiter's grant. Each PUBSUB command in `ways` must show the subscription.
 fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Duration {
     let name = fresh("wake");
     let held = from.get_lock(&name).acquire().unwrap();

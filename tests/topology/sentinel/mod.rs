@@ -1,7 +1,7 @@
 //! Locks on the master that three Sentinels name: failovers under load, and wrong answers.
 //!
-//! Each failover's time is printed, and stands in `docs/topologies.md`. Symbols as there: **L** lease, **R**
-//! = L/3, **T** command time-out, **P** safety poll, **ε** scheduling slack.
+//! The tests print numbers of grants and times, which `docs/topologies.md` shows. Symbols as in
+//! `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll.
 
 mod answers;
 mod failover;

@@ -130,7 +130,7 @@ impl World for Redlock {
             all.push(Action::Late);
         }
         if !self.is_ahead {
-            // The servers are interchangeable, so one of them suffices.
+            // The servers are interchangeable, so only the first one's clock may run ahead.
             all.extend(self.servers[0].map(|_| Action::Ahead(0)));
         }
         for (client, Client { doing, tries, .. }) in self.clients.iter().enumerate() {

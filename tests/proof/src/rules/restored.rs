@@ -46,7 +46,7 @@ enum Vote {
 enum Seen {
     Counts,
     Asked(u8),
-    /// The hold was restored. With `before_round` a renewal has begun since, which makes the vote count.
+    /// The hold was restored. With `before_round` a renewal has begun since; if it succeeds, the vote counts.
     GivenBack {
         before_round: bool,
     },
@@ -153,7 +153,7 @@ impl GivenBack {
         }
     }
 
-    /// Marks the requests to restore the hold as to be undone; with `or_given_back` also answered ones.
+    /// Marks unanswered requests to restore the hold as `InDoubt`; with `or_given_back` also answered ones.
     fn is_over(&mut self, or_given_back: bool) {
         for at in 0..SERVERS {
             self.seen[at] = match self.seen[at] {
@@ -340,8 +340,8 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // The server's vote counts again only when no request can restore the hold any more. Until then
-                // the clean-up is repeated.
+                // The server's vote counts again once no request can restore the hold. Until then the
+                // clean-up is repeated.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }

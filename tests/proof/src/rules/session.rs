@@ -23,8 +23,8 @@ pub const RULE: Rule = Rule {
 const GOES_ON: &str = "the window that has ended goes on";
 
 const SESSION: u8 = 10;
-/// The leader's maximum ping interval. Between its first answer and its second question the client waits
-/// `LONGER`, so the leader has pinged meanwhile.
+/// The leader's maximum ping interval. If `LONGER` passes between the first answer and the second question,
+/// the leader has pinged meanwhile.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
 /// The client asks this often in a row: three answers show that the leader has heard of the first question.

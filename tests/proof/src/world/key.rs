@@ -8,7 +8,7 @@ use crate::server::Value;
 
 impl World<'_> {
     pub(super) fn described(&self) -> String {
-        // The fault is part of the key, because two states may differ in nothing else.
+        // The fault is part of the text, because two states may differ in nothing else.
         let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
@@ -20,7 +20,7 @@ impl World<'_> {
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // The wait queue's scores contain times. The key has the queue's order, and the age of each
+                // The wait queue's scores contain times. The text has the queue's order, and the age of each
                 // client's last attempt in whole seconds.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_queue:") => {
                     let now_s = now_us / 1_000_000;

@@ -261,8 +261,8 @@ impl<'a> World<'a> {
         self.owners.iter().find(waits).map(|other| other.who.owner)
     }
 
-    /// Ends the owner's wait. The place in the queue belongs to the client, so the client leaves the queue
-    /// only if no other thread of it waits.
+    /// Ends the owner's wait. For plain and fenced locks and semaphores, a client's threads share a place in
+    /// the queue, so the client leaves the queue only if no other thread of it waits.
     fn leaves(&mut self, owner: usize) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
@@ -290,7 +290,7 @@ impl<'a> World<'a> {
             owner.cycles *= u8::from(!gives_number_up);
             return;
         }
-        // Each request of a semaphore has its own number.
+        // With a semaphore, each cycle has its own number.
         if gives_number_up || owner.is_spent || matches!(self.kind, Kind::Semaphore(_)) {
             owner.who.number += 1;
             owner.is_spent = false;

@@ -198,14 +198,14 @@ impl Ear {
         self.step("a", part, &verb("force-unlock"), &[], &[Verb::Force, Verb::Renew], "true");
     }
 
-    /// Lets a thread of the JVM run a command, and records the scripts that the thread sends. The verbs `new`
-    /// say, in order, what scripts do that are seen for the first time.
+    /// Lets a thread of the JVM run a command, and records the scripts that the thread sends. `new` has the
+    /// verbs of the scripts that are seen for the first time, in order.
     fn step(&mut self, thread: &str, part: Part, verb: &str, more: &[&str], new: &[Verb], expected: &str) {
         let said = self.java.ask(thread, verb, &[&[LOCK], more].concat());
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));
         assert_eq!(said, expected, "{verb}");
         let mark = self.mark();
-        // Redisson awaits no reply to the last command of a step, a DEL, so the DEL may come after the mark.
+        // Redisson awaits no reply to an unlock's last command, a DEL, so the DEL may come after the mark.
         let mut is_forgotten =
             !verb.ends_with("-unlock") && verb != "unlock" || verb.ends_with("force-unlock");
         let mut is_over = false;
