@@ -261,7 +261,7 @@ mod fuzz {
             |(pattern, text)| {
                 let wanted = Wanted { prefix: "p*[".to_owned(), pattern: pattern.clone() };
                 assert!(matches(b"*", text.as_bytes()));
-                drop((wanted.name(text), wanted.whole()));
+                drop((wanted.lock(text.clone()), wanted.whole()));
             },
         );
     }
