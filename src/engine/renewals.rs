@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_server_is_asked_rarely() {
+    fn renewals_try_a_dead_server_at_most_five_times_a_second() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         // One hold expires every 5 ms, from 20 s after `begun` on.

@@ -172,7 +172,7 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
     let (store, clock, engine, name) = standing(scripted());
     let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
-    // Stands for a connection attempt that gets no answer.
+    // This release stands for a connection attempt that gets no answer.
     store.releases.say(move || {
         clock.advance(timeout);
         refused()
