@@ -183,7 +183,7 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
 
 /// The store may carry out the attempt after a clean-up that found nothing, or that was refused.
 #[test]
-fn an_unanswered_attempt_is_undone_until_its_lease_ends() {
+fn an_unanswered_attempt_is_cleaned_up_until_its_lease_ends() {
     for refuses in [false, true] {
         let (store, clock, engine, name) = standing(scripted());
         if refuses {
