@@ -36,7 +36,7 @@ struct ServiceState {
     bounds_ended: AtomicBool,
     /// Whether a test has paused the thread.
     stands_still: AtomicBool,
-    /// Whether the client is ending. Sleeps then end at once: perhaps nobody moves a manual clock again.
+    /// Whether the client is ending. [`take_time`] then ends at once: perhaps nobody moves the clock again.
     is_ending: AtomicBool,
 }
 
@@ -185,7 +185,7 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
-    /// Ends all sleeps of the service, since the client ends, and nobody may move its manual clock again.
+    /// Wakes the service, because the client ends, and perhaps nobody moves its manual clock again.
     pub(crate) fn end(&self) {
         self.asked.is_ending.store(true, Ordering::SeqCst);
         self.stand_still(false);

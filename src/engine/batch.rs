@@ -174,7 +174,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     let mut finish = |(LevelRelease { engine, hold, .. }, left, give_up, first): Read| {
         note(engine.send_release(action, &hold, left, give_up, first));
     };
-    // Released locks are reported first, because that wakes their waiters; repeated requests take time.
+    // Answered releases are finished first, which wakes local waiters: repeated requests take time.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let is_alone = group.len() == 1;

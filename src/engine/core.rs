@@ -314,8 +314,8 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // The waker is set before the count is read, and a dropped `Call` does both in the reverse order, so
-        // no end is missed.
+        // The waker is set before the count is read. A dropped `Call` lowers the count before it reads the
+        // waker, so no end is missed.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {

@@ -247,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_server_is_asked_rarely() {
+    fn renewals_try_a_dead_server_at_most_five_times_a_second() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
-        // One hold expires every 5 ms, from 20 s after `begun` on.
+        // One hold expires every 5 ms, from about 20 s after `begun` on.
         due.add((0..2_000).map(|n| hold(0, start.plus(millis(n * 5)))).collect());
         let (begun, back) = (start.plus(millis(10_000)), start.plus(millis(33_000)));
         let (mut now, mut tries) = (begun, Vec::new());

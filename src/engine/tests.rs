@@ -248,7 +248,7 @@ struct Ends<'a>(&'a FailingHandoff);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.go_on.try_send(()).ok(); // allowed already, or not asked yet
+            self.0.go_on.try_send(()).ok(); // an error: the waiter may go on already, or is gone
             drop(self.0.engine.shutdown());
         }
     }

@@ -139,7 +139,7 @@ impl Timer {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // A cached hold of an ended thread is released by the cache thread.
+        // A cached hold of an ended thread is not abandoned: the cache thread releases it.
         if orphaned && !hold.is_cached() && hold.is_first(|own| &mut own.is_abandoned) {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {

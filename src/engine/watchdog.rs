@@ -199,7 +199,7 @@ impl Round {
             let now = core.clock.now();
             asked.retain_mut(|cleanup| {
                 let answer = answers.next();
-                // If the store will never accept the clean-up, it is not repeated.
+                // Data that outlasts its lease is cleaned up even after `until`, if a retry may succeed.
                 let is_to_be_answered = outlasts_leases
                     && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
                 let (least, most) = match answer {

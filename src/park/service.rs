@@ -84,7 +84,6 @@ impl Service {
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
         {
-            // An error would mean a panic of the thread, which needs no answer here.
             drop(thread.join());
         }
     }

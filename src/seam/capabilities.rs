@@ -30,7 +30,7 @@ pub(crate) struct Capabilities {
     /// Whether a request of unknown outcome can leave data that stays after its lease. The engine then
     /// repeats the clean-up until the store answers.
     pub(crate) outlasts_leases: bool,
-    /// How many claims of this kind one request of `clean_up` contains.
+    /// Maximum number of claims of this kind in one request of `clean_up`.
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
     /// Shortest and longest time between two polls of a waiter; each wait draws a random time.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),

@@ -105,7 +105,7 @@ pub(crate) fn read_each(
         page.requests += 1;
         match read(*client) {
             Ok(one) => page.found.extend(one.found),
-            // A failure hides only this server's entries, not those on other servers.
+            // A failed read hides only this client's entry: another client's may be on another server.
             Err(_) => page.found.push(None),
         }
     }

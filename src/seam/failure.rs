@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
-// There is no `From<Failure> for Error`: `Error` has one `From` already, and with a second one the compiler
+// There is no `From<Failure> for Error`: beside the standard library's `From<Error> for Error`, the compiler
 // could not infer the error type of `?` in users' closures.
 impl Failure {
     pub(crate) fn refused<T>(error: Error) -> Answer<T> {

@@ -158,7 +158,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // The thread signals once, just before its end, so the wait is short, in case that was missed.
+            // Short waits, because the thread signals only once, a moment before it is finished.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_outlasts_its_last_listener() {
+    fn a_hub_channel_lingers_after_its_last_listener() {
         let (hub, _reporter) = hub(0, LONG);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Signal,
 }
 
-/// Makes `Properties`, the value `LOCK` with those of a plain lock, and a method of `Kind` for each property.
+/// Makes `Properties`, the constant `LOCK` with their defaults, and a method of `Kind` for each property.
 macro_rules! properties {
     ($($(#[$about:meta])* $name:ident: $type:ty = $of_a_lock:expr;)+) => {
         struct Properties {

@@ -45,7 +45,7 @@ use crate::time::Moment;
 /// How long a store recognizes repeated requests. Clients stop repeating after about half of this time.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// How long a waiter for a fair lock or condition keeps its place; it attempts again within 1.2 s.
+/// How long an attempt keeps the place of a waiter for a fair lock or condition; the next is within 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
@@ -72,10 +72,10 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) to zero, but may return before the answer. The thread that reads the
-    /// answer passes it to `done`. Before this client gets the answer of a later request about the lock, the
-    /// store calls either `done` or [`overtaken`](Releasing::overtaken). A claim that waits leaves its place
-    /// in the queue, as by [`clean_up`](Self::clean_up).
+    /// As [`release`](Self::release) to zero, but may return before the answer, which the reading thread then
+    /// passes to `done`. If the store must repeat the release, it first calls
+    /// [`overtaken`](Releasing::overtaken). One of the two calls comes before this client gets a later answer
+    /// about the lock. For a claim that waits, leaves the queue instead.
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }

@@ -56,7 +56,7 @@ impl<C: Connector> Pool<C> {
         Pool { connector, size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A living connection, and its place among `size`. The caller puts it back unless it has ended.
+    /// A living connection, and its place, to which the caller returns it by `put` unless it has ended.
     ///
     /// Prefers a new connection to an old one that would need a ping: a firewall may have dropped the old one
     /// silently, and the ping would get no answer.
@@ -73,7 +73,7 @@ impl<C: Connector> Pool<C> {
         }
         let has_others = {
             let state = self.state.lock();
-            // An old connection may still serve if no new one can be opened in time.
+            // If no new connection opens in half of the time, the old or another open one may still serve.
             old.is_some() || state.busy > usize::from(place.is_open) || !state.idle.is_empty()
         };
         let connects_by = if has_others { Clock::System.halfway(deadline) } else { deadline };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn no_further_connection_is_tried_after_the_deadline() {
+    fn an_expired_deadline_ends_the_search_for_a_living_connection() {
         let pool = pool(false, false, vec![1, 2, 3, 4]);
         assert!(pool.lend(Rank::Request, Clock::System.now()).is_err());
         assert_eq!(*pool.connector.pings.lock(), 2, "one ping before the attempt to connect, one after it");

@@ -20,7 +20,7 @@ pub(crate) enum Marked<T> {
     Other(String),
 }
 
-/// The state of a lock on the node that had its name before the ring changed.
+/// The state of a lock on the node to which its name belonged before the ring changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Probe {
     Free {

@@ -1,7 +1,7 @@
 //! The mutexes, atomics, channels and threads that all other modules use.
 //!
 //! With `--cfg leasehold_shuttle` (`./check model`) they come from `model`, and shuttle runs the code under
-//! thousands of schedules. Process-wide counters and channels for losses stay real: no thread waits for them.
+//! thousands of schedules. Process-wide counters and channels for losses stay real: no model waits for them.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
@@ -17,7 +17,6 @@ mod real {
     pub(crate) use crossbeam_channel as channel;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
-    /// Starts a thread that ends before `scope` does.
     pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
         scope: &'scope thread::Scope<'scope, '_>,
         body: impl FnOnce() -> T + Send + 'scope,

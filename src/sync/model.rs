@@ -1,7 +1,7 @@
 //! `sync` on shuttle, which may switch threads at every use.
 //!
 //! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the
-//! waits that are over.
+//! waits whose limit has passed.
 //!
 //! The file is long because it implements the interfaces of parking_lot, crossbeam and time.
 
@@ -73,11 +73,11 @@ pub(crate) fn now() -> u64 {
     TIME.with(|time| time.borrow().now)
 }
 
-pub(crate) fn move_time(deadline: Duration) {
+pub(crate) fn move_time(span: Duration) {
     point();
     let due: ModelWaiters = TIME.with(|time| {
         let mut time = time.borrow_mut();
-        time.now += nanos(deadline);
+        time.now += nanos(span);
         let now = time.now;
         time.timers.extract_if(.., |(at, _)| *at <= now).map(|(_, waiter)| waiter).collect()
     });

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::sync::Mutex;
 
-    /// A socket that takes one byte a write, after some refusals.
+    /// A socket whose first writes fail with `results`, and which then takes one byte a write.
     struct Socket {
         /// Runs during the next write, without the mutex.
         meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,

@@ -214,7 +214,7 @@ impl Engine {
         let wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         let mut claim = Claim { kind: call.kind, wants_fence, ..hold.claim() };
         if call.lease != Lease::Renewed {
-            hold.with(|own| own.recallable = None); // a cached hold must not get this level's lease
+            hold.with(|own| own.recallable = None); // so the hold is not cached with this level's lease
         }
         let (begun, timeout) = (self.clock.now(), self.options.command_timeout);
         let mut sent = begun;
@@ -243,7 +243,7 @@ impl Engine {
         if in_doubt {
             hold.retire_owner_on_end(); // the late request must not change the next hold's count
         }
-        // Without an answer, or after a late grant, the store may count this level, so it is cleaned up.
+        // Without an answer, or after a late grant, the store may count this level, so the client cleans up.
         if !stands && (in_doubt || is_granted) {
             self.clean_up(claim, sent.plus(asked).plus(timeout), self.clock.now());
         }

@@ -77,7 +77,7 @@ impl Pace {
 
     pub(super) fn next(&self, now: Moment) -> Moment {
         let first = self.next.values().map(|due| due.repeat.at).min().unwrap_or(Moment::NEVER);
-        // If the budget is used up, the next search waits until half of the advance is available again.
+        // If the budget is used up, the next search waits until half of `AHEAD` is available again.
         let has_room = now.plus((AHEAD / 2).saturating_sub(self.budget.left(AHEAD, now)));
         first.max(if self.room(now) > 0 { now } else { has_room })
     }

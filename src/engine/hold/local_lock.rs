@@ -248,7 +248,7 @@ static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read first: a connection that ends before the count is read raises it, like a recall.
+        // `is_up` is read first: if the connection ends in between, this raises the count, like a recall.
         let recalls =
             self.beside.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_hold_keeps_the_locks_other_holds() {
+    fn removing_a_hold_keeps_other_holds_of_its_lock() {
         let local = local();
         let holds = [entered(&local), entered(&local)];
         local.state().take_out(holds[0].serial);

@@ -44,7 +44,7 @@ impl State {
             left.max(SHORTEST_LEASE)
         } else if self.is_renewed() {
             let lease = hold.within_ceiling(hold.renewed_lease(), now);
-            // Readers share one expiry, so a short renewal would cut a longer lease of another level.
+            // Redisson's readers may shorten the shared expiry, so this also renews a level's longer lease.
             if hold.kind().shares_its_end() { lease.max(left) } else { lease }
         } else {
             return None;

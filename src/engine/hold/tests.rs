@@ -173,7 +173,7 @@ fn after_an_unanswered_request_a_release_changes_the_owner_number() {
     assert_eq!(mark.number(), number);
     assert!(hold.begin_return());
     assert_ne!(mark.number(), number);
-    // The same if the request goes unanswered only after the release has begun.
+    // The number also changes if the request goes unanswered only after the release has begun.
     let number = mark.number();
     let other = of_thread(&mark);
     assert!(other.begin_return());
@@ -328,8 +328,8 @@ fn a_read_hold_with_an_explicit_lease_is_renewed_only_up_to_its_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
-    // Another reader may shorten the key that all readers share. So even a read hold with a fixed lease is
-    // renewed, but only up to its own end.
+    // A reader of Redisson may shorten the expiry that all readers share. So even a read hold with a fixed
+    // lease is renewed, but only up to its own end.
     let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), Some(third));
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());

@@ -277,7 +277,7 @@ impl<W: Waits> Queue<W> {
             next.is_head = true;
             next.tell();
         }
-        // The head of the other sort may be waiting for the end of a hand-off to the waiter that left.
+        // The head of the other sort (spinning or not) may wait for the end of a hand-off to `left`.
         if at == 0
             && let Some(first) = self.tickets.front_mut()
             && first.spins != left.spins

@@ -173,7 +173,7 @@ fn a_reentry_refused_after_the_retry_timeout_is_not_repeated() {
 }
 
 #[test]
-fn an_interrupt_ends_a_repeated_reentry() {
+fn an_interrupt_stops_the_repeats_of_a_refused_reentry() {
     let (store, engine, name) = running(scripted());
     let outer = lock(&engine, &name);
     store.attempts.always(refused);
@@ -230,7 +230,7 @@ fn an_unlock_whose_hand_off_is_refused_releases_the_lock() {
 }
 
 #[test]
-fn a_shutdown_ends_a_repeated_reentry() {
+fn a_shutdown_stops_the_repeats_of_a_refused_reentry() {
     let (store, engine, name) = running(scripted());
     lock(&engine, &name);
     store.attempts.always(refused);
@@ -629,7 +629,7 @@ fn a_loss_that_a_renewal_finds_wakes_local_waiters() {
 }
 
 #[test]
-fn attempts_to_undo_an_unanswered_request_become_rarer() {
+fn clean_ups_of_an_unanswered_request_become_rarer() {
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
     let minute = Duration::from_secs(60);

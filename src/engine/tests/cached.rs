@@ -318,7 +318,7 @@ fn slow_releases_for_an_ending_thread_delay_no_check() {
 }
 
 #[test]
-fn a_thread_that_ends_after_its_client_waits_for_nothing() {
+fn an_ending_thread_does_not_wait_after_its_clients_shutdown() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.engine.shutdown().unwrap();

@@ -172,7 +172,7 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
     let (store, clock, engine, name) = standing(scripted());
     let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
-    // Stands for a connection attempt that gets no answer.
+    // This release stands for a connection attempt that gets no answer.
     store.releases.say(move || {
         clock.advance(timeout);
         refused()
@@ -183,7 +183,7 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
 
 /// The store may carry out the attempt after a clean-up that found nothing, or that was refused.
 #[test]
-fn an_unanswered_attempt_is_undone_until_its_lease_ends() {
+fn an_unanswered_attempt_is_cleaned_up_until_its_lease_ends() {
     for refuses in [false, true] {
         let (store, clock, engine, name) = standing(scripted());
         if refuses {

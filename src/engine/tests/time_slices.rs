@@ -190,7 +190,7 @@ fn a_try_of_any_local_thread_gets_a_cached_lock() {
 }
 
 #[test]
-fn a_local_waiter_gets_a_cached_hold_left_unused() {
+fn a_local_waiter_gets_the_lock_of_an_idle_cached_hold() {
     let turn = InSlice::begin();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {

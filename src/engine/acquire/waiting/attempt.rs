@@ -133,7 +133,7 @@ impl Waiting<'_> {
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
                 }
-                // The grant is reported last: an observer may be slow, and the level may end meanwhile.
+                // Reported last: during a slow observer the thread's write hold may expire, and must end.
                 report(None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);
@@ -299,8 +299,8 @@ impl Waiting<'_> {
         let bound = self.capabilities.sessions.as_ref().and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         // After a failed release under this number, the watchdog repeats the release, which would free this
-        // hold. So the grant does not count if the failed release was for the same lock, or for the other
-        // half of a read-write lock, which has the same owner.
+        // hold if both are of one lock (the halves of a read-write lock have one owner). In a Redlock no new
+        // hold may have such a number at all.
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number

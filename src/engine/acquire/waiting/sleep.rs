@@ -48,7 +48,7 @@ impl Waiting<'_> {
             let (name, kind) = (call.name.given(), call.kind.label());
             engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
         }
-        // A hold that was handed off is not cached until a recall, because other threads here probably wait.
+        // Other threads here probably wait too, so a hold that this thread is handed is not to be cached.
         let offer = call.kind.has_queue().then(|| Box::new(Claim { caches: false, ..claim }));
         let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
             return Ok(());

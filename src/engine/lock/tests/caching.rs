@@ -208,7 +208,7 @@ fn waiting_threads_of_one_client_share_its_time_slice_equally() {
 }
 
 #[test]
-fn time_lost_to_a_stall_extends_the_next_time_slice_once() {
+fn time_without_a_processor_extends_the_next_time_slice_once() {
     for (paused, until) in [(100, 1000), (700, 1700), (9000, 2000)] {
         let mut one = in_time_slice(64, 8);
         assert!(is_cached(&mut one, 0, at(0)));
@@ -404,7 +404,7 @@ fn checks_of_a_cached_hold_for_waiters_get_rarer() {
             Watched::Over => panic!("a granted lock is no longer watched"),
         }
     }
-    // The lock is watched in each millisecond, so each check comes as early as it may: a quarter of its gap.
+    // The lock is watched in each millisecond, so each check comes a quarter of its gap early.
     assert_eq!(checks, [38, 113, 263, 563, 938, 1313, 1688]);
 }
 

@@ -88,7 +88,7 @@ fn spinning_and_subscribed_waiters_queue_separately() {
     lock.leave(tickets[0]);
     assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
     assert_eq!(words(&mut lock), [tickets[1]]);
-    // The first waiter of the queue leaves. The next one is of the other sort, and was a head already.
+    // The first waiter of the queue leaves. The next one does not spin, and was a head already.
     lock.leave(tickets[1]);
     assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
     lock.queue.nudge();
