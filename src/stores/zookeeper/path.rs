@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_are_created_top_down() {
+    fn with_parents_lists_a_path_after_its_parents() {
         assert_eq!(with_parents("/a/b/c").collect::<Vec<_>>(), ["/a", "/a/b", "/a/b/c"]);
         assert_eq!(with_parents("/a").collect::<Vec<_>>(), ["/a"]);
     }

@@ -184,7 +184,7 @@ fn an_undo_is_complete_only_when_all_servers_confirm() {
 }
 
 #[test]
-fn one_servers_unanswered_grant_is_undone_until_confirmed() {
+fn the_undo_of_an_unanswered_grant_is_repeated_until_confirmed() {
     let (redlock, [_, _, third]) = redlock();
     let late = claim(LONG);
     third.attempts.say(in_doubt);
