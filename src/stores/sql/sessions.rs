@@ -521,7 +521,7 @@ mod tests {
 
     /// Closing the connection frees the lock at an unknown time. A later clean-up asks the server.
     #[test]
-    fn a_release_by_hanging_up_has_an_unknown_outcome() {
+    fn a_release_by_closing_the_connection_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
         for (is_silent, failure) in [(false, in_doubt()), (true, None)] {
             let (server, store, claim) = held_twice();

@@ -104,7 +104,7 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // The store refuses the last two families before this.
+        // `check_name` has refused tokens and counted kinds.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_reads_only_below_the_patterns_literal_prefix() {
+    fn path_listings_read_only_the_folder_before_the_wildcard() {
         let of = |prefix: &str, pattern: &str| {
             let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
             let place = listed("/app", &wanted);

@@ -72,7 +72,7 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection to the table. The connection must have read, so that its log and index exist.
+    /// Adds a connection to the table `OPEN`. It must have read, so that its log and index exist.
     /// `before` is the database file that was at the path before the connection was opened. Returns `None` if
     /// the connection may have other files open than those now at the path.
     pub(super) fn new(
