@@ -124,7 +124,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None` if the node is not a waiter's. The number has ten digits, or a minus after an overflow.
+    /// `None` if the name is not of such a node: its number has ten digits, or a minus after an overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(family_marker(family))?;
@@ -197,7 +197,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn names_that_are_paths_stay_and_others_are_encoded() {
+    fn lock_names_that_are_paths_stay_unchanged_others_are_encoded() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_waiters_nodes_queue_ordered_by_sequence_number() {
+    fn only_waiters_nodes_form_the_queue_ordered_by_sequence_number() {
         let line = line(&[
             "_c_b-lock-0000000010",
             "sub",

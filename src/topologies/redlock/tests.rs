@@ -52,7 +52,6 @@ fn is_cleaned(server: &Scripted, claim: &Claim) -> bool {
     server.cleanups.owners().contains(&claim.owner)
 }
 
-/// Makes a server's answer take this long.
 fn takes(time: Duration) -> impl FnOnce() + Send + 'static {
     move || {
         let until = Clock::System.after(time);

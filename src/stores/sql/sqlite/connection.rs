@@ -346,7 +346,6 @@ mod tests {
         assert!(!link.is_sound(), "the connection is still usable");
     }
 
-    /// The file at the path is complete, but is not the one that was opened.
     #[test]
     fn a_database_replaced_during_opening_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());
