@@ -55,10 +55,10 @@ struct LifeStep {
 
 impl Trail {
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is at most half a session's time-out (`minSessionTimeout`), so the leader pings at least every
-        // quarter of it. The added 1/32 allows for late pings.
+        // A tick is at most half the time-out (`minSessionTimeout`), and the leader pings twice a tick: at least
+        // every quarter of the time-out. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Counts at most 1/8 of the time-out between two answers: the leader may have stood still for the rest.
+        // Of the time between two answers 1/8 of the time-out counts: the leader may have stood still longer.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));

@@ -21,13 +21,13 @@ use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
-    /// The claim with the lock's name on this server, which a program may change by a `NameMapper`.
+    /// The claim with the lock's name on this server, which a `NameMapper` may have changed.
     claim: Claim,
     /// The time by which the server's hold has expired.
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// Whether a clean-up had an unknown outcome: the server may execute it later, and delete a restored hold.
+    /// Whether a clean-up had an unknown outcome: the server may yet execute it, and delete a restored hold.
     may_come_again: bool,
 }
 
