@@ -55,8 +55,8 @@ struct LifeStep {
 
 impl Trail {
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is at most half the time-out (`minSessionTimeout`), and the leader pings twice a tick: at least
-        // every quarter of the time-out. The added 1/32 allows for late pings.
+        // A tick is at most half the time-out (`minSessionTimeout`), and the leader pings twice a tick, so at
+        // least every quarter of the time-out. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
         // Of the time between two answers 1/8 of the time-out counts: the leader may have stood still longer.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
