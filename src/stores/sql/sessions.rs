@@ -143,7 +143,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(request(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // Refused or late, but the session has not ended, so it still holds the lock.
+            // The request was refused or is late. The session has not ended, so it still holds the lock.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
                 let words = "the hold's connection fell silent, and cannot be used any more";

@@ -305,7 +305,7 @@ mod tests {
     /// Another thread searches for connections to close, but waits for the mutex until the new one is listed.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_connection_being_opened_is_not_closed_as_left_over() {
+    fn a_connection_being_opened_is_not_closed_as_stray() {
         let (_folder, path) = at_rest();
         let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
