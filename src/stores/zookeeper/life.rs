@@ -58,7 +58,7 @@ impl Trail {
         // A tick is at most half the time-out (`minSessionTimeout`), and the leader pings twice a tick, so at
         // least every quarter of the time-out. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Of the time between two answers 1/8 of the time-out counts: the leader may have stood still longer.
+        // Between two answers at most 1/8 of the time-out counts: the leader may have stood still longer.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));

@@ -104,7 +104,7 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // `check_name` has refused tokens and counted kinds.
+        // The store's `check_name` has refused token locks and counted kinds.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
@@ -124,7 +124,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None` if the name is not of such a node: its number has ten digits, or a minus after an overflow.
+    /// `None` unless the name is a waiter's or holder's. The number has ten digits, or a minus after overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(family_marker(family))?;

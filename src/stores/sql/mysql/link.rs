@@ -28,8 +28,8 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// Sends the first ten statements as text, since preparing costs a round trip. Prepares later ones, since
-    /// the server then parses each only once. If the server cannot prepare a statement
+    /// Sends a connection's first ten statements as text, since preparing costs a round trip. Prepares later
+    /// ones, since the server then parses each only once. If the server cannot prepare a statement
     /// (`max_prepared_stmt_count`) or has lost it, nothing was carried out, and ten are sent as text again.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         self.requests += 1;
