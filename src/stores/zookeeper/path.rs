@@ -124,7 +124,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None` unless the name is a waiter's or holder's. The number has ten digits, or a minus after overflow.
+    /// `None` unless the name is a waiter's or holder's. The number has ten digits, or a minus on overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(family_marker(family))?;

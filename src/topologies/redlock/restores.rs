@@ -1,4 +1,4 @@
-//! Restores: holds granted again on servers that lost them. Such a server does not count at first.
+//! Restores: holds granted again on servers that lost them. A restored server does not count at first.
 //!
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
 //! it. Decision 0038 proves that no second majority can arise. At two times a server *does not count* for a
