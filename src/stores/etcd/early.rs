@@ -137,7 +137,7 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
-        // The deleted key is an earlier one of the same name.
+        // This deletion is older than the hold's key, so it was of an earlier key of the same name.
         assert!(!holds.lose("key", |created| created < 6) && !end.is_gone());
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());

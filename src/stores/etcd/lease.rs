@@ -84,7 +84,7 @@ impl Leases {
         Some(state.idle.remove(at))
     }
 
-    /// Returns a lease under which no key was put.
+    /// Keeps a lease for reuse, or revokes it. No key was put under the lease.
     pub(super) fn give_back(&self, wire: &Transport, lease: EtcdLease, deadline: Moment) {
         if !self.keep_idle(lease) {
             revoke(wire, lease.id, deadline);
@@ -133,7 +133,8 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Keeps an ended hold's lease for reuse, if it is still in `lent`: then no request under it can be late.
+    /// Keeps an ended hold's lease for reuse. `lent` has only leases whose put was answered, so that no late
+    /// request can use them; returns `false` for another lease.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

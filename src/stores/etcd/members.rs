@@ -175,7 +175,7 @@ impl Transport {
             self.pool.connector.pass_over(connection.at);
             Failure::Unknown(broken(&connection.member, error))
         })?;
-        // The member has no leader, or is shutting down. The next request connects to another member.
+        // The member may have no leader, or be shutting down. The next request connects to another member.
         if response.status >= 500 {
             self.pool.connector.pass_over(connection.at);
         } else if response.stays {

@@ -115,7 +115,7 @@ impl KeyLine {
         self.first_of(1)
     }
 
-    /// Reads the first `few` keys, and the length of the queue.
+    /// The request for the first `few` keys and the length of the queue.
     pub(super) fn first_of(&self, few: u32) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "request_range": {

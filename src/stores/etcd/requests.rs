@@ -104,7 +104,7 @@ impl EtcdStore {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(Failure::of_reading)
             }
-            // A shorter or unknown lease is from an earlier attempt, and is replaced.
+            // A shorter or unknown lease is from an earlier attempt. `change` renews or replaces it.
             _ => Ok(self.change(&self.wire, claim, None, (Some(1), true), deadline)?.is_some()),
         }
     }
@@ -330,7 +330,7 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        // The keys are read before the leases are renewed, so a renewed lease still had its key.
+        // A lease can outlive its key, so the keys are read first.
         let mut alike = Vec::new();
         let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (at, claim) in claims.iter().enumerate() {

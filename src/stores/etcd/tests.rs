@@ -237,8 +237,8 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     fence(store.attempt(&long, 1, soon()));
     store.release(&long, 0, soon()).freed();
     assert_eq!(member.lock().revoked, [2]);
-    // An attempt of unknown outcome put the key. Its request may still arrive and use the lease, so the
-    // lease is not reused.
+    // The clean-up finds a key of an attempt without an answer. A repetition of that attempt may still arrive
+    // and use the key's lease, so the client revokes the lease and does not reuse it.
     let key = taken_away(key_of(&short, 7, STRANGE));
     member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
     let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();

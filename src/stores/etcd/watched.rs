@@ -53,7 +53,6 @@ pub(super) struct Waiter {
     pub(super) front: Option<Front>,
 }
 
-/// The place of a waiter's key in the queue, with its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WatchPlace {
     pub(super) created: i64,

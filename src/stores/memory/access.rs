@@ -209,7 +209,7 @@ fn channel(claim: &Claim) -> Option<String> {
     kind.channel(claim)
 }
 
-/// No hold is cached: in this store acquiring again is as cheap as using a cached hold.
+/// Only reports waiters. No hold is cached, because acquiring again is as cheap in this store.
 impl HoldCaching for MemoryAccess {
     fn caches(&self) -> bool {
         false

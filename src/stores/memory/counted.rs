@@ -160,7 +160,8 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Grants if the waiter was notified. If a waiter does not ask in time, another one is notified instead.
+    /// Grants if the waiter was notified, or has no place in the queue. First notifies others in place of
+    /// notified waiters that did not ask in time.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);

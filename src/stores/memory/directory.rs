@@ -33,7 +33,7 @@ impl MemoryState {
     }
 }
 
-/// Faults do not affect a client's entry: a thread of the client writes it, not a test's call.
+/// Faults do not affect the writing of an entry, because a thread of the client does it, not a test's call.
 impl Directory for MemoryAccess {
     fn write(&self, entry: Entry<'_>, _deadline: Moment) -> Answer<()> {
         let text = entry.text.to_owned();

@@ -223,8 +223,8 @@ impl Lock {
     }
 
     /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
-    /// that waited for a write come first. Then the message "standby" makes the next writer ask soon, in case
-    /// the readers do not ask.
+    /// that waited for a write get the lock first. The caller wakes them by the channel, so only the next
+    /// writer is in the list; its message "standby" makes it ask soon, in case no reader asks.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = TimedQueue::default();

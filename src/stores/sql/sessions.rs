@@ -143,7 +143,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(request(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // The answer is only late: the session has not ended, and still holds the lock.
+            // The request was refused or is late. The session has not ended, so it still holds the lock.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
                 let words = "the hold's connection fell silent, and cannot be used any more";
@@ -170,7 +170,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server's successor may grant the lock, so closing the connection frees it on this server.
+            // The server promoted in its place may grant the lock, so this hold ends.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
@@ -521,7 +521,7 @@ mod tests {
 
     /// Closing the connection frees the lock at an unknown time. A later clean-up asks the server.
     #[test]
-    fn a_release_by_hanging_up_has_an_unknown_outcome() {
+    fn a_release_by_closing_the_connection_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
         for (is_silent, failure) in [(false, in_doubt()), (true, None)] {
             let (server, store, claim) = held_twice();

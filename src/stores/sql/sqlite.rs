@@ -38,8 +38,8 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // `check_path` refuses a file with a second name (hard link). Only a new client checks: a later link must
-    // not cost a running client its holds.
+    // Refuses a file that is a mount or has several hard links. Only a new client checks, because a later
+    // link must not cost a running client its holds.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;

@@ -58,7 +58,7 @@ pub(super) enum Operation<'a> {
     Data(&'a str),
     Children(&'a str),
     WatchChildren(&'a str),
-    /// Makes the next read at least as new as the leader's state now.
+    /// Makes later reads show all that the leader had carried out before this request.
     Sync(&'a str),
     Close,
 }

@@ -108,7 +108,7 @@ mod tests {
 
     /// Otherwise the session would expire with its holds, although other servers could keep it alive.
     #[test]
-    fn silence_for_a_quarter_session_makes_the_client_switch_servers() {
+    fn silence_for_a_quarter_session_timeout_makes_the_client_switch_servers() {
         let server = Server::start(SESSION, |_| Reply::Never);
         let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
         let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();

@@ -55,10 +55,10 @@ struct LifeStep {
 
 impl Trail {
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is at most half a session (`minSessionTimeout`), so the leader pings at least every quarter
-        // of a session. The added 1/32 allows for late pings.
+        // A tick is at most half the time-out (`minSessionTimeout`), and the leader pings twice a tick, so at
+        // least every quarter of the time-out. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Time between answers counts up to 1/8 of a session: the leader may have stood still for the rest.
+        // Between two answers at most 1/8 of the time-out counts: the leader may have stood still longer.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
@@ -67,7 +67,7 @@ impl Trail {
         while self.0.get(1).is_some_and(|step| is_handed_in(&step)) {
             self.0.pop_front();
         }
-        // Kept answers are at least 1/64 of a session apart, so that the trail stays short under load.
+        // Kept answers are at least 1/64 of the time-out apart, so that the trail stays short under load.
         let last = self.0.back().copied();
         if last.is_none_or(|last| last.sent.plus(timeout / 64) <= sent) {
             let ran = last.map_or(Duration::ZERO, |last| run(&last, answered));

@@ -336,7 +336,7 @@ impl HoldCaching for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
-    /// Watches a lock just granted, so that later waiters recall it. Recalls it now if others wait already.
+    /// Watches a lock just granted, so that later waiters recall it. Recalls it now if others may be waiting.
     fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls.get(&key.path) else { return };
         self.session.watch(&key.path, &channel);

@@ -104,7 +104,7 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // The store refuses the last two families before this.
+        // The store's `check_name` has refused token locks and counted kinds.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
@@ -124,7 +124,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None` if the node is not a waiter's. The number has ten digits, or a minus after an overflow.
+    /// `None` unless the name is a waiter's or holder's. The number has ten digits, or a minus on overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(family_marker(family))?;
@@ -197,7 +197,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn names_that_are_paths_stay_and_others_are_encoded() {
+    fn lock_names_that_are_paths_stay_unchanged_others_are_encoded() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_reads_only_below_the_patterns_literal_prefix() {
+    fn path_listings_read_only_the_folder_before_the_wildcard() {
         let of = |prefix: &str, pattern: &str| {
             let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
             let place = listed("/app", &wanted);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_waiters_nodes_queue_ordered_by_sequence_number() {
+    fn only_waiters_nodes_form_the_queue_ordered_by_sequence_number() {
         let line = line(&[
             "_c_b-lock-0000000010",
             "sub",
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_are_created_top_down() {
+    fn with_parents_lists_a_path_after_its_parents() {
         assert_eq!(with_parents("/a/b/c").collect::<Vec<_>>(), ["/a", "/a/b", "/a/b/c"]);
         assert_eq!(with_parents("/a").collect::<Vec<_>>(), ["/a"]);
     }

@@ -139,8 +139,8 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use. Refuses it if another node is the same server; of the first connections,
-    /// `join_all` checks that.
+    /// Takes a server into use. Refuses it if another node is the same server; for the first connections,
+    /// `join_all` checks this.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

@@ -2,9 +2,9 @@
 //!
 //! `votes` combines answers, `node` knows which servers can be asked, `connect` connects, `monitor` is the
 //! thread for work that no caller waits for, `restores` returns holds to servers that lost them, `directory`
-//! lists locks and clients. A request goes to all usable servers before the first answer is read. A server
-//! that does not answer in time gets no further request until it answers the monitor, so callers wait only
-//! once for a dead server.
+//! lists locks and clients. An acquire or release goes to all usable servers before the first answer is
+//! read; renewals and inspections ask one server after the other. A server that does not answer in time gets
+//! no further request until it answers the monitor, so callers wait only once for a dead server.
 //!
 //! An owner is `client:number`. Invariant: while a request under an owner number may still arrive at a
 //! server, no other hold uses that number. Otherwise a late release could delete the new hold's key on that
@@ -209,7 +209,7 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // Requests of unknown outcome are cleaned up (see above), so the whole counts as refused.
+            // Requests of unknown outcome are cleaned up (see above), so the acquire counts as refused.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
@@ -396,7 +396,7 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The lock with the owners that a majority names, and the shortest remaining time in its answers.
+    /// The lock with the owners that a majority names, and the shortest remaining time that it reports.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {

@@ -21,13 +21,13 @@ use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
-    /// The claim with the lock's name on this server, which a program may change by a `NameMapper`.
+    /// The claim with the lock's name on this server, which a `NameMapper` may have changed.
     claim: Claim,
     /// The time by which the server's hold has expired.
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// Whether a clean-up had an unknown outcome: the server may execute it later, and delete a newer hold.
+    /// Whether a clean-up had an unknown outcome: the server may yet execute it, and delete a restored hold.
     may_come_again: bool,
 }
 
@@ -260,8 +260,9 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The late grant is removed, so the clean-up ends. It goes on if an earlier clean-up had
-                    // no answer: the server may execute that one later, and delete a newer hold.
+                    // The late grant is removed, so the clean-up ends. But if an earlier clean-up had no
+                    // answer, the server may execute it later, and delete a restored hold. So this clean-up
+                    // goes on until `until`, and the server does not count.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {
@@ -281,7 +282,7 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
-        // Clean-ups of servers that are away, which `next` leaves out, are due as soon as these return.
+        // `next` leaves out servers that are away. They may return at any time, so this thread looks soon.
         let is_any_away = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if is_any_away { soon } else { Moment::NEVER })
@@ -297,7 +298,7 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The client counts on no longer lease than the hold has on the other servers.
+                // Only the rest of the hold's lease is needed: the client counts on no more.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);

@@ -1,4 +1,4 @@
-//! Restores: holds granted again on servers that lost them. Such a server does not count at first.
+//! Restores: holds granted again on servers that lost them. A restored server does not count at first.
 //!
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
 //! it. Decision 0038 proves that no second majority can arise. At two times a server *does not count* for a
@@ -15,7 +15,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Maximum number of restores in one round.
+/// Maximum number of restores that the monitor's thread sends at a time.
 const AT_A_TIME: usize = 500;
 
 #[derive(Default)]
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn later_answers_do_not_cancel_the_clean_up_of_a_grant() {
+    fn answers_to_a_restore_do_not_cancel_a_clean_up() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);

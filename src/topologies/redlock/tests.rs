@@ -52,7 +52,6 @@ fn is_cleaned(server: &Scripted, claim: &Claim) -> bool {
     server.cleanups.owners().contains(&claim.owner)
 }
 
-/// Makes a server's answer take this long.
 fn takes(time: Duration) -> impl FnOnce() + Send + 'static {
     move || {
         let until = Clock::System.after(time);
@@ -184,7 +183,7 @@ fn an_undo_is_complete_only_when_all_servers_confirm() {
 }
 
 #[test]
-fn one_servers_unanswered_grant_is_undone_until_confirmed() {
+fn the_undo_of_an_unanswered_grant_is_repeated_until_confirmed() {
     let (redlock, [_, _, third]) = redlock();
     let late = claim(LONG);
     third.attempts.say(in_doubt);

@@ -57,8 +57,8 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // This client may have missed changes of the ring. So only the nodes' marks (`announce`) show whether
-        // the new ring names all earlier lists that it must name.
+        // Compares only with this client's ring, which may be old. `announce` then compares with the nodes'
+        // marks: only they show whether `moving_from` names every list that it must.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))

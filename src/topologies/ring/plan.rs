@@ -63,7 +63,7 @@ impl RingNode {
         self
     }
 
-    /// Declares a node of an [earlier list](Ring::moving_from) lost with its locks, so nobody asks it.
+    /// Declares a node of an [earlier list](Ring::moving_from) lost with its locks, so no client asks it.
     ///
     /// # Guarantees
     ///

@@ -146,7 +146,6 @@ mod tests {
 
     const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
 
-    /// The driver alone would stop at the first address that refuses.
     #[test]
     fn every_address_of_a_host_name_is_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -78,8 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`. A session of that number that became idle after `left.asked` is not ended,
-    /// because a restarted server has given the number to another client.
+    /// Ends the session `left`. A session of that number that became idle or busy after `left.asked` is not
+    /// ended, because a restarted server has given the number to another client.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -90,7 +90,7 @@ impl SessionDatabase for Mysql {
     }
 
     /// Pings over the renewals' connection before holds are renewed over their own connections. The driver
-    /// cannot use a connection after a late answer, so a renewal during a short stall would end its hold.
+    /// cannot use a connection after a late answer, so if the server stalls, a renewal would end its hold.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {

@@ -72,7 +72,7 @@ impl NameTable {
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table if it is missing. Call this outside a transaction: the server would commit it.
+    /// Creates the table if it is missing. Call this outside a transaction: CREATE TABLE commits an open one.
     ///
     /// # Blocking
     ///

@@ -28,9 +28,9 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// Sends a statement as text, since preparing costs a round trip. A connection in frequent use prepares
-    /// its statements, since the server then parses each only once. If the server cannot prepare a statement
-    /// (`max_prepared_stmt_count`) or has lost it, nothing was carried out, and the text is sent.
+    /// Sends a connection's first ten statements as text, since preparing costs a round trip. Prepares later
+    /// ones, since the server then parses each only once. If the server cannot prepare a statement
+    /// (`max_prepared_stmt_count`) or has lost it, nothing was carried out, and ten are sent as text again.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         self.requests += 1;
         if self.requests > PREPARES_AFTER {

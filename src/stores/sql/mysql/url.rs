@@ -84,7 +84,7 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 
 #[cfg(feature = "tls")]
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
-    // The files are checked here, because the driver's error does not say which file is at fault.
+    // Checks the TLS files, because the driver's error does not say which of them is at fault.
     crate::tls::check(tls)?;
     let is_unproven = mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some();
     Error::unless(!is_unproven, || {

@@ -141,7 +141,8 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
     refuse(ErrorKind::Unsupported, words)
 }
 
-/// Creates a helper table. Ignores a refusal: only the wait queue is necessary, which `queue` checks later.
+/// Creates the table of clients or of the wait queue. Ignores a refusal: only the wait queue is necessary,
+/// and `queue` checks it later.
 fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create) {
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helper_tables_get_the_main_tables_schema_and_name_prefix() {
+    fn the_wait_queues_table_gets_the_lock_tables_schema_and_prefix() {
         let table = format!("{}.{}", identifier("Some \"schema\""), identifier("leasehold_locks"));
         let text = "SELECT FROM leasehold_locks, leasehold_locks_wait_queue AS leasehold";
         let expected = "SELECT FROM \"Some \"\"schema\"\"\".\"leasehold_locks\", \

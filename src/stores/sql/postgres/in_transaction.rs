@@ -1,7 +1,7 @@
 //! Locks that belong to a PostgreSQL transaction of the caller, so that lock and data commit together.
 //!
-//! Such a lock has no lease, and ends with its transaction. The two kinds here exclude neither each other nor
-//! the locks of [`LockClient`](crate::LockClient).
+//! Such a lock has no lease, and ends with its transaction. Locks of a [`NameTable`] and of [`lock_advisory`]
+//! exclude neither each other nor the locks of [`LockClient`](crate::LockClient).
 //!
 //! All calls use the caller's `postgres::Client`, which blocks the thread, and panics in a task of an async
 //! runtime. Call them in `spawn_blocking` there.

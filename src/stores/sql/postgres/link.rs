@@ -300,8 +300,8 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // A transaction that is open after a statement's first use is a pooler's, because this crate prepares
-        // no statement in a transaction.
+        // If a transaction is open after a statement's first use, a pooler began it (pgpool-II does), because
+        // this crate prepares no statement in a transaction.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;

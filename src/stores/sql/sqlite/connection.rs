@@ -72,7 +72,7 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection to the table. The connection must have read, so that its log and index exist.
+    /// Adds a connection to the table `OPEN`. It must have read, so that its log and index exist.
     /// `before` is the database file that was at the path before the connection was opened. Returns `None` if
     /// the connection may have other files open than those now at the path.
     pub(super) fn new(
@@ -305,7 +305,7 @@ mod tests {
     /// Another thread searches for connections to close, but waits for the mutex until the new one is listed.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_connection_being_opened_is_not_closed_as_left_over() {
+    fn a_connection_being_opened_is_not_closed_as_stray() {
         let (_folder, path) = at_rest();
         let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
@@ -346,7 +346,6 @@ mod tests {
         assert!(!link.is_sound(), "the connection is still usable");
     }
 
-    /// The file at the path is complete, but is not the one that was opened.
     #[test]
     fn a_database_replaced_during_opening_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());

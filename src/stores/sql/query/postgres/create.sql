@@ -4,7 +4,7 @@
 -- client at a time create tables, since even with IF NOT EXISTS one of two simultaneous clients can fail.
 --
 -- {table} is the quoted name, {plain} the name without quotes, {has_schema} whether it contains a schema, {create} the
--- statement.
+-- CREATE TABLE statement.
 --
 -- Changes nothing else.
 DO $$ DECLARE others text; BEGIN

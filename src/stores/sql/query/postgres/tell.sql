@@ -1,6 +1,6 @@
 -- Notifies the first client in the wait queue of a freed lock that it is next. Reserves the lock for that client for the
--- time that the client requested when it joined. Also wakes the listeners of the lock's release channel. In a short queue
--- the statement sends 'standby' to the second client, which then attempts soon, in case the first one hangs.
+-- time that the client requested when it joined. Also wakes the listeners of the lock's release channel. If at most eight
+-- clients wait behind the first, sends 'standby' to the second, which then attempts soon, in case the first one hangs.
 --
 -- Skips a client that has not made an attempt for 5 s, since it is dead or hangs. Also skips a client whose row another
 -- statement has locked, since that statement is the client's own attempt or departure, or has just notified the client.

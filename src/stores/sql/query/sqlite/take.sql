@@ -8,7 +8,7 @@ SELECT ?3, ?4, ?5, 1, wall + 1 + rest, coalesce(?1, ''), ?2 + 1 + rest, rest,
     CASE WHEN ?7 THEN wall * 1000 ELSE 0 END, ?8, ?9, ?10, wall
 FROM (
     SELECT {now} AS wall, max(?6, coalesce((
-        -- A lock that the owner already holds must not end sooner. (`wall + 1 + rest` adds the 1 ms again.)
+        -- A lock that the owner already holds must not end sooner. `- 1`, because `wall + 1 + rest` adds it again.
         SELECT {remaining} - 1 FROM leasehold_locks WHERE name = ?3 AND owner = ?5
     ), 0)) AS rest
 )
