@@ -251,7 +251,7 @@ fn locks_page(
     let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
     let shown = found.into_iter().filter(is_held).map(|seen| {
-        // Clients' entries name the lock by this key.
+        // Directory entries name a lock by its key, prefix included.
         (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
     });
     let mut shown: Vec<(String, Inspection)> = shown.collect();

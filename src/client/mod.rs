@@ -234,7 +234,7 @@ impl LockClient {
         Ok(LockClient { engine })
     }
 
-    /// The client's id, the first part of its owners.
+    /// The client's id, with which the ids of its owners begin.
     #[must_use]
     pub fn id(&self) -> ClientId {
         self.engine.id

@@ -72,7 +72,7 @@ pub struct ClientInfo {
     pub label: Option<String>,
     /// The version of this crate.
     pub version: String,
-    /// How long ago the client was made. Zero where the store does not know.
+    /// How long ago the client was made; as `written_ago` if the entry does not say.
     pub age: Duration,
     /// How long ago the entry was written.
     pub written_ago: Duration,

@@ -544,8 +544,8 @@ impl LockBuilder {
     /// **not** promise that the lock is free: other clients find it held, by `try_lock` and
     /// [`inspect`](crate::LockClient::inspect) too. Before this client itself asks, it releases the lock.
     ///
-    /// A waiting client sends a message, the *recall*, or queues visibly (etcd, ZooKeeper); the lock is
-    /// released at once, or at the end of the present use. After two recalls within 100 ms the client does
+    /// A waiting client sends a message, the *recall*, or queues where the holder sees it (etcd, ZooKeeper).
+    /// Then the holder releases the lock at once, or at the end of the present use. After two recalls within 100 ms the client does
     /// not cache this lock for one second. Where other clients queue, a plain lock is kept for a [time
     /// slice](Self::time_slice), by `unlock` as by a dropped guard. Waiters that send no recall (Redisson)
     /// are found by polling: 50 ms after the grant, then after twice as long each time, at most 500 ms.

@@ -52,7 +52,7 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event cancels out the last one.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event and a last opposite cancel out.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
