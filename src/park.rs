@@ -21,7 +21,7 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// Puts a thread to sleep. A wake-up before the sleep ends the sleep at once; several such count as one.
+/// Puts a thread to sleep. A wake-up before the sleep ends the sleep at once; several count as one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,

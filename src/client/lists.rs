@@ -35,7 +35,7 @@ pub struct ListedLock {
     pub kind: ObjectKind,
     /// The lock's holders; empty for a semaphore whose permits are out.
     pub holders: Vec<Holder>,
-    /// The time after which the lock ends unless renewed; `Duration::MAX` if it has no end.
+    /// Time until the lock ends unless renewed: `Duration::MAX` if it has no end, `None` if not known.
     pub remaining: Option<Duration>,
     /// The number of waiters, as far as the store shows it.
     pub waiting: u64,

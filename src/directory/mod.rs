@@ -277,7 +277,7 @@ impl ClientInfo {
     }
 }
 
-/// An owner, or a client in a wait queue, which has no owner number.
+/// Reads an owner, or the id of a client in a wait queue, which has no owner number.
 fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     match text.split_once(':') {
         Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),

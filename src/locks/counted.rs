@@ -224,8 +224,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
-    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. A client that
-    /// renews the permit continues to renew it; a client that does not is not told of the new end.
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. A client
+    /// that renews the permit continues to renew it; a client that does not is not told of the new end.
     ///
     /// # Errors
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.

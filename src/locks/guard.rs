@@ -152,8 +152,8 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// Why the hold is lost, be it only because its time is over; `None` if it is not. In a forked child every
-    /// hold counts as lost: it is the parent's.
+    /// Why the hold is lost, be it only because its time is over; `None` if it is not. In a forked child
+    /// every hold counts as lost: it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -248,7 +248,7 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
-        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // if refused, the drop releases
+        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // on error, the drop releases
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
@@ -359,9 +359,9 @@ macro_rules! guard {
             /// Releases, and says whether the hold lasted until then.
             ///
             /// # Errors
-            /// As [`RedisLock::unlock`](crate::RedisLock::unlock). If the hold ended before this call, the
-            /// error [`is_lost`](Error::is_lost): work under the hold may not have been protected. No error
-            /// of this call [`is_retryable`](Error::is_retryable), so that no caller repeats the work.
+            /// As [`RedisLock::unlock`](crate::RedisLock::unlock). If the hold ended before this call, an
+            /// error that [`is_lost`](Error::is_lost): work under the hold may not have been protected. No
+            /// error of this call [`is_retryable`](Error::is_retryable), so that no caller repeats the work.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()
             }

@@ -1,5 +1,5 @@
-//! Runs the commands of one part with a priority, and in CI a time limit; measures their processor time. Their
-//! output goes to the part's log, and to the terminal if no other part writes there.
+//! Runs the commands of one part with a priority and, in CI, a time limit; measures their processor time.
+//! Their output goes to the part's log, and to the terminal if no other part writes there.
 
 use std::ffi::OsStr;
 use std::fs::File;

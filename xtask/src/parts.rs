@@ -243,7 +243,7 @@ pub fn bench(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test)) & job.run(&quick).good
 }
 
-/// Builds the files of a release twice, with the same bytes; packs, installs, uses and removes them.
+/// Builds the files of a release twice and compares the bytes; packs, installs, uses and removes them.
 pub fn release(job: &Job<'_>) -> bool {
     let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if !(is_root && cfg!(target_os = "linux") && path_of("apt-get").is_some() && path_of("go").is_some()) {
