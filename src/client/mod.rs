@@ -165,9 +165,9 @@ impl LockClient {
     /// Up to the connect time-out, if a node does not answer; that node gets the list with the next request.
     ///
     /// # Errors
-    /// The list's number is not above the present list's, the list does not name the nodes that it moves from, a
-    /// node refuses or is not the expected one, or none can be reached. The client then keeps its old list,
-    /// although nodes that have the new one refuse it: call this again. Kind
+    /// The list's number is not above the present list's, the list does not name the nodes that it moves
+    /// from, a node refuses or is not the expected one, or none can be reached. The client then keeps its old
+    /// list, although nodes that have the new one refuse it: call this again. Kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
     ///
     /// # Guarantees

@@ -117,7 +117,7 @@ impl Condition {
     /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again also after an interrupt.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); after an interrupt, an error that [`is_interrupted`](Error::is_interrupted).
+    /// As [`wait`](Self::wait); [`is_interrupted`](Error::is_interrupted) after an interrupt.
     pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
         self.wait_with("wait_interruptibly", guard, Moment::NEVER, Some(interrupt)).map(drop)
     }

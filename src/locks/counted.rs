@@ -78,9 +78,9 @@ impl Semaphore {
     /// wait.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); after an interrupt, an error that
-    /// [`is_interrupted`](crate::Error::is_interrupted). Before any I/O, an error of kind
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease: these permits have none.
+    /// As [`acquire`](Self::acquire); [`is_interrupted`](crate::Error::is_interrupted) after an interrupt;
+    /// before any I/O, of kind [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease:
+    /// these permits have none.
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
         let words = "permits of a plain semaphore have no lease: leave the lease out, or use an \
@@ -184,7 +184,7 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire). Also for zero permits or more than 1,000, and for a lease under 1 ms or
-    /// over 100 years. After an interrupt, an error that [`is_interrupted`](Error::is_interrupted).
+    /// over 100 years. [`is_interrupted`](Error::is_interrupted) after an interrupt.
     ///
     /// # Examples
     /// ```
@@ -387,8 +387,7 @@ impl CountDownLatch {
     /// Waits until the latch is open or `interrupt` is set.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); after an interrupt, an error that
-    /// [`is_interrupted`](crate::Error::is_interrupted).
+    /// As [`wait`](Self::wait); [`is_interrupted`](crate::Error::is_interrupted) after an interrupt.
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.pass("wait_interruptibly", &AcquireOptions::new().interrupt(interrupt)).map(drop)
     }

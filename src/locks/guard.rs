@@ -152,8 +152,7 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// Why the hold is lost, be it only because its time is over; `None` if it is not. In a forked child
-    /// every hold counts as lost: it is the parent's.
+    /// Why the hold is lost; `None` if it is not. In a forked child every hold is lost: it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);

@@ -17,8 +17,7 @@ pub fn far(url: &str, round_trip: Duration) -> Result<String> {
     let server = address(url)?;
     spawn(move || {
         for client in listener.incoming().flatten() {
-            // If the server cannot be reached, the client's connection is dropped, and the measured lock
-            // library counts an error.
+            // If the server cannot be reached, the client's connection ends, and the client counts an error.
             drop(join(client, &server, round_trip / 2));
         }
     });
