@@ -399,7 +399,7 @@ impl LockClient {
     /// - To read the lock: one round trip on Redis and in a database's table, two on etcd, one for each holder
     ///   and waiter on ZooKeeper, up to four elsewhere.
     /// - To locate holders and waiters: one more on a single Redis, elsewhere one for each other client.
-    /// - To find waiters that the store does not know: up to 80 more.
+    /// - To find waiters that the store does not know: up to 400 pages of the directory.
     ///
     /// Each of the three steps may take one command time-out.
     ///
