@@ -487,7 +487,7 @@ impl LockClient {
     /// # Blocking
     /// One round trip, then `job`, then one round trip; while the server does not answer, up to the client's
     /// retry time-out or the end of `at_most`. On Redlock, processes that ask at the same moment may all be
-    /// refused; they ask again at random moments, for two seconds at most.
+    /// refused; they ask again at random moments, for about three seconds at most.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: an
