@@ -150,7 +150,7 @@ mod tests {
 
     #[cfg(feature = "etcd")]
     #[test]
-    fn the_error_of_an_unknown_url_parameter_names_it() {
+    fn an_unknown_url_parameter_is_named_in_the_error() {
         let (rest, pairs) = parameters("redis://h/1?db=2&&x=a%20b=c").unwrap();
         assert_eq!((rest, pairs), ("redis://h/1", vec![("db", "2"), ("x", "a%20b=c")]));
         no_parameters("etcd://h/p?").unwrap();

@@ -203,8 +203,8 @@ impl Reporter {
         }
     }
 
-    /// Reports that a subscription is down, with the reason, or up again (`None`). This counts those that
-    /// are down, so a subscription must report each change once.
+    /// Reports that a subscription is down, with the reason, or up again (`None`). The reporter counts
+    /// those that are down, so a subscription must report each change once.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.subscriptions_down.fetch_add(1, Ordering::SeqCst),
