@@ -1,5 +1,5 @@
-//! The cost of grants that a replica must have, beside grants without: `cargo bench --bench replicas`, or with
-//! `-- redis://HOST:PORT` on a master that has a replica already.
+//! The cost of grants that wait for a replica, beside grants that do not: `cargo bench --bench replicas`, or
+//! with `-- redis://HOST:PORT` on a master that has a replica already.
 //!
 //! The two alternate, so that other load on the machine affects both. The figures are cycles of lock and
 //! unlock per second, and their ratio.

@@ -398,9 +398,9 @@ impl Credentials {
 
     /// The time after which the server ends connections with these credentials. Defaults to never.
     ///
-    /// On Redis the client replaces each connection before that time: earlier by a fifth of the time (but at
-    /// least 30 s and at most half), and by a random part more, so that a fleet does not reconnect at once.
-    /// The old connection serves until the new one is ready. Other stores ignore this option.
+    /// On Redis the client replaces each connection a fifth of the time before that end (30 s at least, half
+    /// of the time at most), or at a random moment a little earlier, so that a fleet does not reconnect at
+    /// once. The old connection serves until the new one is ready. Other stores ignore this option.
     pub fn valid_for(mut self, time: Duration) -> Credentials {
         self.valid_for = Some(time);
         self

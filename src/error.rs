@@ -322,7 +322,7 @@ impl Error {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }
 
-    /// The earlier error `before`, if the server answered that attempt but not this one; otherwise `self`.
+    /// `before`, the error of an earlier attempt, if the server answered only that attempt; otherwise `self`.
     pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
         before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
     }

@@ -27,10 +27,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// For how long the outcome of a look-up is reused: found addresses, and a failure (not at all).
+/// For how long the outcome of a look-up is reused: found addresses for 1 s, a failure not at all.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// How long each of several addresses is tried before the next one, as RFC 8305 advises; and the factor by
-/// which that time grows each time after all have been tried.
+/// which that time grows after each round over all addresses.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
 const UNSHOWN: &str = "(the URL's host, not shown since it may be part of a password)";
@@ -154,8 +154,8 @@ impl Lifetime {
 /// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How slow the network is: how often a reservation of 10 ms in the wait queue must double, so that it covers
-/// two round trips, and the 8 ms until the notified thread runs.
+/// How slow the network is: how many times a reservation of 10 ms in the wait queue must double to cover two
+/// round trips and the 8 ms until the notified thread runs.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)

@@ -101,8 +101,8 @@
 //! | Level | Says |
 //! |---|---|
 //! | `error` | a hold was lost |
-//! | `warn` | a renewal or a release failed and is repeated, notifications do not arrive, a server is not set up as the promises need it |
-//! | `info` | notifications arrive again, or callbacks keep up again |
+//! | `warn` | a renewal or a release failed and is repeated; a thread ended without a release; the outcome of an acquire is unknown; threads deadlock; notifications do not arrive; callbacks are slow; a missing replica or a setting weakens a promise |
+//! | `info` | a deadlock is over; notifications or replicas are back; callbacks keep up again |
 //! | `debug` | a call or a request failed, and the caller gets the error too; the spans |
 //! | `trace` | each wait, grant, release, renewal and request |
 //!

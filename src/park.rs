@@ -21,7 +21,7 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// Puts a thread to sleep. A wake-up before the sleep ends the sleep at once; several such count as one.
+/// Puts a thread to sleep. A wake-up before the sleep ends the sleep at once; several count as one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,
@@ -196,7 +196,7 @@ impl ServiceWaker {
         self.wake();
     }
 
-    /// Makes the timer report losses now: the session of some holds (`Sessions::bound`) may have ended.
+    /// Makes the timer check now for lost holds: a store's session, with which its holds end, may have ended.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),
         allow(dead_code, reason = "other stores bind nothing")

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_receives_exactly_the_bytes_that_writes_reported() {
+    fn the_other_end_receives_exactly_the_bytes_that_writes_reported() {
         let (ours, mut theirs) = pair();
         ours.set_write_timeout(Some(SHORT)).unwrap();
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();

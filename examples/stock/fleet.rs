@@ -16,7 +16,7 @@ use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 use crate::topology::{Locks, Servers};
 use crate::{Result, WORKER};
 
-/// How long a worker is stopped at least: longer than its lease, and until another seller came in.
+/// How long a worker is stopped at least: longer than its lease.
 const PAUSE: Duration = Duration::from_millis(1_200);
 /// How often the parent checks progress, Ctrl-C, and whether a stopped worker may continue.
 const CHECK_EVERY: Duration = Duration::from_millis(50);

@@ -98,9 +98,9 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
 
 /// `SET key 1 NX PX`, then `DEL key`.
 ///
-/// Fails twice when a job takes longer than its key lives: the late seller sells a piece that another seller
-/// has sold since, and its DEL removes the lock of the present holder. Then a third seller acquires the lock
-/// beside the second, whose DEL again removes the wrong lock.
+/// If a job takes longer than its key lives, two things go wrong: the late seller sells a piece that another
+/// seller has sold since, and its DEL removes the lock of the present holder. Then a third seller acquires
+/// the lock beside the second, whose DEL again removes the wrong lock.
 struct SetnxTtlDel {
     key: String,
 }

@@ -1,4 +1,4 @@
-//! A worker process: its threads buy until the item is sold out.
+//! A worker process: its threads sell pieces until all are sold.
 
 use std::io::BufRead;
 use std::process::ExitCode;

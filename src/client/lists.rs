@@ -35,7 +35,7 @@ pub struct ListedLock {
     pub kind: ObjectKind,
     /// The lock's holders; empty for a semaphore whose permits are out.
     pub holders: Vec<Holder>,
-    /// The time after which the lock ends unless renewed; `Duration::MAX` if it has no end.
+    /// Time until the lock ends unless renewed: `Duration::MAX` if it has no end, `None` if not known.
     pub remaining: Option<Duration>,
     /// The number of waiters, as far as the store shows it.
     pub waiting: u64,
@@ -251,7 +251,7 @@ fn locks_page(
     let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
     let shown = found.into_iter().filter(is_held).map(|seen| {
-        // Clients' entries name the lock by this key.
+        // Directory entries name a lock by its key, prefix included.
         (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
     });
     let mut shown: Vec<(String, Inspection)> = shown.collect();

@@ -165,9 +165,9 @@ impl LockClient {
     /// Up to the connect time-out, if a node does not answer; that node gets the list with the next request.
     ///
     /// # Errors
-    /// The list's number is not above the last one's, the list does not name the nodes that it moves from, a
-    /// node refuses or is not the expected one, or none can be reached. The client then keeps its old list,
-    /// although nodes that have the new one refuse it: call this again. Kind
+    /// The list's number is not above the present list's, the list does not name the nodes that it moves
+    /// from, a node refuses or is not the expected one, or none can be reached. The client then keeps its old
+    /// list, although nodes that have the new one refuse it: call this again. Kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
     ///
     /// # Guarantees
@@ -234,7 +234,7 @@ impl LockClient {
         Ok(LockClient { engine })
     }
 
-    /// The client's id, the first part of its owners.
+    /// The client's id, with which the ids of its owners begin.
     #[must_use]
     pub fn id(&self) -> ClientId {
         self.engine.id
@@ -399,7 +399,7 @@ impl LockClient {
     /// - To read the lock: one round trip on Redis and in a database's table, two on etcd, one for each holder
     ///   and waiter on ZooKeeper, up to four elsewhere.
     /// - To locate holders and waiters: one more on a single Redis, elsewhere one for each other client.
-    /// - To find waiters that the store does not know: up to 80 more.
+    /// - To find waiters that the store does not know: up to 400 pages of the directory.
     ///
     /// Each of the three steps may take one command time-out.
     ///
@@ -487,7 +487,7 @@ impl LockClient {
     /// # Blocking
     /// One round trip, then `job`, then one round trip; while the server does not answer, up to the client's
     /// retry time-out or the end of `at_most`. On Redlock, processes that ask at the same moment may all be
-    /// refused; they ask again at random moments, for two seconds at most.
+    /// refused; they ask again at random moments, for about three seconds at most.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: an

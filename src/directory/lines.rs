@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
         Fields(entry)
     }
 
-    /// Splits the text before each line called `name`: the lines before the first, and then each part.
+    /// Splits the text before each line called `name`; returns the text before the first, and the parts.
     pub(super) fn parted(text: &'a str, name: &'a str) -> (Fields<'a>, impl Iterator<Item = Fields<'a>>) {
         let begins = move |at: &usize| {
             text.get(*at..).and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.starts_with('='))

@@ -72,7 +72,7 @@ pub struct ClientInfo {
     pub label: Option<String>,
     /// The version of this crate.
     pub version: String,
-    /// How long ago the client was made. Zero where the store does not know.
+    /// How long ago the client was made; as `written_ago` if the entry does not say.
     pub age: Duration,
     /// How long ago the entry was written.
     pub written_ago: Duration,
@@ -277,7 +277,7 @@ impl ClientInfo {
     }
 }
 
-/// An owner, or a client in a wait queue, which has no owner number.
+/// Reads an owner, or the id of a client in a wait queue, which has no owner number.
 fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     match text.split_once(':') {
         Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),

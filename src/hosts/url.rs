@@ -150,7 +150,7 @@ mod tests {
 
     #[cfg(feature = "etcd")]
     #[test]
-    fn unknown_parameters_are_refused_by_name() {
+    fn an_unknown_url_parameter_is_named_in_the_error() {
         let (rest, pairs) = parameters("redis://h/1?db=2&&x=a%20b=c").unwrap();
         assert_eq!((rest, pairs), ("redis://h/1", vec![("db", "2"), ("x", "a%20b=c")]));
         no_parameters("etcd://h/p?").unwrap();
@@ -208,7 +208,7 @@ mod fuzz {
     ];
 
     #[test]
-    fn no_refused_url_shows_a_password() {
+    fn no_error_of_a_refused_url_shows_a_password() {
         each(nearly_text(SEEDS), String::len, |url| {
             for refused in [check_scheme(url), check_url(url)].into_iter().filter_map(Result::err) {
                 assert!(!refused.to_string().contains("S3CR3T"), "{refused}");

@@ -46,7 +46,7 @@ macro_rules! acquire_methods {
             /// command time-out.
             ///
             /// # Errors
-            /// As [`lock`](Self::lock); and one that [`is_interrupted`](crate::Error::is_interrupted).
+            /// As [`lock`](Self::lock); [`is_interrupted`](crate::Error::is_interrupted) after an interrupt.
             pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
                 let options = AcquireOptions::new().interrupt(interrupt);
                 let taken = self.enter("lock_interruptibly", &options)?;

@@ -117,7 +117,7 @@ impl Condition {
     /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again also after an interrupt.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
+    /// As [`wait`](Self::wait); [`is_interrupted`](Error::is_interrupted) after an interrupt.
     pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
         self.wait_with("wait_interruptibly", guard, Moment::NEVER, Some(interrupt)).map(drop)
     }
@@ -245,7 +245,7 @@ impl Condition {
             let entered = engine.acquire(&want);
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
-                    // The first level moves the listeners to the new hold; the other levels find none.
+                    // Moves the loss listeners to the new hold; after the first level there are none left.
                     engine.hand_listeners(action, released, &entered.hold);
                     if is_guards {
                         entered.hold.guard_level(entered.level);

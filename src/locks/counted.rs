@@ -78,9 +78,9 @@ impl Semaphore {
     /// wait.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and, before
-    /// any I/O, of kind [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease, which
-    /// these permits do not have.
+    /// As [`acquire`](Self::acquire); [`is_interrupted`](crate::Error::is_interrupted) after an interrupt;
+    /// before any I/O, of kind [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease:
+    /// these permits have none.
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
         let words = "permits of a plain semaphore have no lease: leave the lease out, or use an \
@@ -183,8 +183,8 @@ impl ExpirableSemaphore {
     /// the wait, and the permits did not become available in that time.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); for no permits or more than 1,000; for a lease under 1 ms or over 100
-    /// years; and one that [`is_interrupted`](Error::is_interrupted).
+    /// As [`acquire`](Self::acquire). Also for zero permits or more than 1,000, and for a lease under 1 ms or
+    /// over 100 years. [`is_interrupted`](Error::is_interrupted) after an interrupt.
     ///
     /// # Examples
     /// ```
@@ -224,8 +224,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
-    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. The client
-    /// continues to renew a permit that it renews; nobody notifies a holder with an explicit lease.
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. A client
+    /// that renews the permit continues to renew it; a client that does not is not told of the new end.
     ///
     /// # Errors
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.
@@ -376,7 +376,7 @@ impl CountDownLatch {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
-    /// Waits until the latch is open, for `wait` and one command time-out at most; `false`: still closed.
+    /// Waits until the latch is open, for `wait` and one command time-out at most; `false` if not.
     ///
     /// # Errors
     /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.
@@ -387,7 +387,7 @@ impl CountDownLatch {
     /// Waits until the latch is open or `interrupt` is set.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); and one that [`is_interrupted`](crate::Error::is_interrupted).
+    /// As [`wait`](Self::wait); [`is_interrupted`](crate::Error::is_interrupted) after an interrupt.
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.pass("wait_interruptibly", &AcquireOptions::new().interrupt(interrupt)).map(drop)
     }
@@ -435,7 +435,7 @@ macro_rules! counted {
             /// # Errors
             /// As [`try_set_permits`](Self::try_set_permits); and of kind
             /// [`InvalidInput`](crate::ErrorKind::InvalidInput), with nothing changed, if the number would
-            /// reach 2^53, or minus that.
+            /// reach 2^53 or -2^53.
             pub fn add_permits(&self, permits: i64) -> Result<i64> {
                 Error::require("add_permits", permits.unsigned_abs() < MOST, || {
                     format!("{permits} permits are too many: the number has to be below 2^53")

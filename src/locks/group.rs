@@ -85,7 +85,7 @@ impl Group {
 
     fn unlock(mut self) -> Result<()> {
         let refused = |level: &HeldLevel| level.engine.refused_in_observer("unlock");
-        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // if so, the drop releases
+        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // on error, the drop releases
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
             engine,

@@ -152,7 +152,7 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// Why the hold is lost, if only by its time. In a forked child it is always lost: it is the parent's.
+    /// Why the hold is lost; `None` if it is not. In a forked child every hold is lost: it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -247,7 +247,7 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
-        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // if so, the drop releases
+        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // on error, the drop releases
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
@@ -324,7 +324,7 @@ macro_rules! guard {
             /// Never: a few atomic loads and one reading of the clock.
             ///
             /// # Errors
-            /// One that [`is_lost`](Error::is_lost), or of kind [`Forked`](ErrorKind::Forked).
+            /// An error that [`is_lost`](Error::is_lost), or of kind [`Forked`](ErrorKind::Forked).
             ///
             /// # Guarantees
             /// `Ok` says that the lease, as the server last confirmed it, is not over; it counts from before
@@ -358,9 +358,9 @@ macro_rules! guard {
             /// Releases, and says whether the hold lasted until then.
             ///
             /// # Errors
-            /// As [`RedisLock::unlock`](crate::RedisLock::unlock); one that [`is_lost`](Error::is_lost) if
-            /// the hold ended before, so work under it may not have been protected. No error of this call
-            /// [`is_retryable`](Error::is_retryable), so that no caller repeats the work because of it.
+            /// As [`RedisLock::unlock`](crate::RedisLock::unlock). If the hold ended before this call, an
+            /// error that [`is_lost`](Error::is_lost): work under the hold may not have been protected. No
+            /// error of this call [`is_retryable`](Error::is_retryable), so that no caller repeats the work.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()
             }

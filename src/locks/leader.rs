@@ -100,7 +100,7 @@ struct LeaderShared {
 
 enum LeaderCommand {
     ReportContended,
-    /// Ends the leadership, if its term is still this one.
+    /// Ends the leadership of this term, and no later one.
     StepDown(FencingToken),
     Withdraw,
 }
@@ -207,7 +207,7 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // A thread of the parent may have held these values' mutexes at the fork; see `Engine`'s `Drop`.
+            // A thread of the parent may have held these values' mutexes at the fork: a drop could hang.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -312,7 +312,7 @@ impl LeaderShared {
                 },
             }
         };
-        // The guard is taken first, so that `term()` is `None` before another candidate can be elected.
+        // Taken before the release, so that `term()` is `None` before another candidate can be elected.
         let guard = self.leadership.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),

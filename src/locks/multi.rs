@@ -225,8 +225,7 @@ impl MultiLock {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
         let kept = match lease {
-            // A kept lease is renewed until `settle`, so the first lock does not expire before the last is
-            // acquired.
+            // Renewed until `settle`, so that the first lock does not expire before the last is acquired.
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };

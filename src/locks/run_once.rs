@@ -76,8 +76,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// Maximum number of tries while the servers look split. They always look split while Redisson's Redlock
-/// holds the lock, because its hold has another owner on each server.
+/// Maximum number of tries while the servers look split. While Redisson's Redlock holds the lock, they always
+/// look split, because Redisson uses another owner on each server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

@@ -75,7 +75,7 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_deadlocks_total` | counter: deadlocks that are certain and include a thread of this client |
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
-/// | `leasehold_window_remaining_min_seconds` | gauge: the time for which all holds are certain still; infinite without holds |
+/// | `leasehold_window_remaining_min_seconds` | gauge: for how long all holds are still certain; infinite without holds |
 /// | `leasehold_renewal_overdue_max_seconds` | gauge: the longest time, since four samples ago, from a renewal's due time to its confirmation, or to the loss of the hold |
 /// | `leasehold_subscription_up` | gauge: 1, or 0 while releases elsewhere wake nobody here |
 ///
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_overdue_renewal_stays_for_four_metric_scrapes() {
+    fn the_longest_overdue_renewal_stays_for_four_metric_samples() {
         let (mut overdue, seconds) = (Overdue::default(), Duration::from_secs);
         overdue.note(seconds(7));
         overdue.note(seconds(3));

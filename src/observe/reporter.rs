@@ -52,7 +52,7 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event cancels out the last one.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event cancels a last opposite one.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -203,8 +203,8 @@ impl Reporter {
         }
     }
 
-    /// Reports that a subscription is down, with the reason, or up again (`None`). The down ones are counted,
-    /// so a subscription must report each change.
+    /// Reports that a subscription is down, with the reason, or up again (`None`). The reporter counts
+    /// those that are down, so a subscription must report each change once.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.subscriptions_down.fetch_add(1, Ordering::SeqCst),

@@ -57,7 +57,7 @@ pub struct Stats {
     pub releases_failed: u64,
     /// Acquires whose outcome was unknown at first.
     pub unknown_outcomes: u64,
-    /// Deadlocks with a thread of this client.
+    /// Deadlocks that are certain and include a thread of this client.
     pub deadlocks: u64,
     /// Waiters woken by a message of the store.
     pub woken_by_message: u64,

@@ -1,5 +1,5 @@
-//! Runs the commands of one part with a time limit and a priority, and measures their processor time. Their
-//! output goes to the part's log, and to the terminal if no other part writes there.
+//! Runs the commands of one part with a priority and, in CI, a time limit; measures their processor time.
+//! Their output goes to the part's log, and to the terminal if no other part writes there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -100,7 +100,7 @@ pub struct Job<'a> {
     processor_seconds: Arc<Mutex<f64>>,
     variables: Vec<(String, String)>,
     nice: u8,
-    /// A command is ended after this many seconds, unless the environment sets another limit.
+    /// In CI a command is ended after this many seconds, unless the environment sets another limit.
     limit: u64,
 }
 

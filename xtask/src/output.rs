@@ -1,6 +1,6 @@
 //! Parsers of other programs' output.
 
-/// Whether a test program ran at least one test, and passed. Failures of others are in the exit status.
+/// Whether a test program ran at least one test, and passed. The exit status shows other programs' failures.
 pub fn ran_a_test(output: &str) -> bool {
     output
         .lines()

@@ -84,7 +84,7 @@ const STORES: &[&str] = &["::mysql", "::sqlite", "::zookeeper", "::etcd"];
 /// memory, on the first Redis and on PostgreSQL. Part `servers`, in the soak, runs them on every store.
 const OF_THE_CLIENT: &str =
     "condition:: deadlock::a guards:: input:: interrupts:: leader:: observer:: options:: terms::";
-/// The contracts whose requests other contracts send too; they are left out on a second server of a store.
+/// The contracts whose requests other contracts send too. A second server of a store is tested without them.
 const OF_THE_ENGINE: &str = "deadlock:: lifecycle:: loss:: multi::";
 
 /// Runs the contracts on these stores, except those in `left_out`.
@@ -204,7 +204,7 @@ fn on_mysql_itself(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     work(&job.also().with("LEASEHOLD_MYSQLD", program))
 }
 
-/// Measures which lines the unit tests, and the contracts on memory and Redis, execute; the page is
+/// Measures which lines the unit tests, and the contracts on memory and Redis, execute; writes the page
 /// target/check/coverage/html/index.html.
 pub fn coverage(job: &Job<'_>) -> bool {
     if !job.run(&Run::cargo("llvm-cov --version").silent()).good {
@@ -243,7 +243,7 @@ pub fn bench(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test)) & job.run(&quick).good
 }
 
-/// Builds the files of a release twice, with the same bytes; packs, installs, uses and removes them.
+/// Builds the files of a release twice and compares the bytes; packs, installs, uses and removes them.
 pub fn release(job: &Job<'_>) -> bool {
     let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if !(is_root && cfg!(target_os = "linux") && path_of("apt-get").is_some() && path_of("go").is_some()) {

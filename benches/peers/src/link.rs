@@ -17,7 +17,7 @@ pub fn far(url: &str, round_trip: Duration) -> Result<String> {
     let server = address(url)?;
     spawn(move || {
         for client in listener.incoming().flatten() {
-            // Without the server the client's connection is dropped, and the peer counts an error.
+            // If the server cannot be reached, the client's connection ends, and the client counts an error.
             drop(join(client, &server, round_trip / 2));
         }
     });

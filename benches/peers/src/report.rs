@@ -78,7 +78,7 @@ impl Report {
         self.those(|result| result.metrics.get("violations").is_some_and(|count| *count > 0.0))
     }
 
-    /// Where a call of leasehold's failed.
+    /// The workloads under which a call of leasehold failed.
     pub fn failures(&self) -> Vec<String> {
         self.those(|result| result.peer.starts_with("leasehold") && result.has_failed)
     }

@@ -398,7 +398,7 @@ impl Bench<'_> {
         race.done(metrics)
     }
 
-    /// Lost updates of the numbers inside the processes, and of the number that they share.
+    /// Lost updates: the larger of those inside the processes, and those of the number that they share.
     fn violations(&self, race: &Race) -> Result<f64> {
         let bytes = std::fs::read(&self.counter)?;
         let counted = u64::from_le_bytes(bytes.as_slice().try_into().context("the counter's file")?);

@@ -1,4 +1,4 @@
-//! Clocks that mean the same in every process and language.
+//! Two clocks: one that all processes share, and one of this process's processor time.
 
 use std::time::Duration;
 

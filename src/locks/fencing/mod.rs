@@ -266,7 +266,7 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Removes a new register after its file turned out to be unwritable for this user.
+    /// Removes a register that this write created, if the file cannot be replaced.
     fn remove_if_new(&self) {
         if self.is_new {
             // If the removal fails, a register without a token remains, which does no harm.

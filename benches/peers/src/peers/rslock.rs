@@ -17,7 +17,7 @@ use crate::tally::{Outcome, Tally};
 
 const LEASE: std::time::Duration = std::time::Duration::from_millis(LEASE_MS as u64);
 
-/// The peer used from threads, each of which blocks on the runtime for its own request.
+/// `rslock` used from threads, each of which blocks on the runtime for its own request.
 pub struct Threads {
     runtime: Runtime,
     client: LockManager,
