@@ -43,7 +43,7 @@ impl Hold {
         true
     }
 
-    /// Adds a listener, or ends it at once if the hold has ended.
+    /// Adds a listener. If the hold has ended, notifies the listener of a loss, or closes it, at once.
     pub(crate) fn listen(&self, listener: Listener, reporter: &Reporter) {
         let mut list = self.listeners.list.lock();
         if self.listeners.has_ended.load(Ordering::SeqCst) {

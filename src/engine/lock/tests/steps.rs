@@ -98,7 +98,7 @@ impl World {
         self.event_of(setup, (c, actor(&event)), event, reacquires)
     }
 
-    /// Applies an event to a client, and queues its effects for the `actor` to send.
+    /// Applies an event to a client. The `actor`, a thread's number or `BACKGROUND`, sends the effects later.
     fn event_of(
         &mut self,
         setup: &Setup,
