@@ -92,7 +92,7 @@ composed() { # file
     "$PYTHON" -c 'import sys, compose_spec; compose_spec.PyCompose.from_yaml(open(sys.argv[1]).read()).validate()' "$1"
 }
 
-# Prints the Python that has the packages, and installs them if needed.
+# Sets PYTHON to a Python that has the packages, and installs them if needed.
 ensure_packages() {
     local venv=$LEASEHOLD_SERVERS_DIR/deploying
     PYTHON=$venv/bin/python

@@ -789,7 +789,7 @@ on_databases!(sessions_that_await_a_missing_replica_do_not_accumulate, D::start_
         most = most.max(server.sessions_of("app"));
     }
     server.await_replicas(false);
-    // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
+    // The pool has two sessions. The client's other sessions renew, listen, or have an unknown outcome.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 });

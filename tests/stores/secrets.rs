@@ -26,7 +26,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
-    // Changed repeatedly, because a renewal may just be opening a session, which outlives a change.
+    // The test repeats the change, because a session that a renewal is just opening may outlive a change.
     let is_refused = || {
         change("second");
         locks().is_err_and(|error| error.kind() == ErrorKind::Authentication)
@@ -61,7 +61,7 @@ fn changing<D: Database>() -> Option<(String, impl Fn(&str))> {
     let url = server.url_as("secretive");
     server.make_user("secretive", D::WITH_PASSWORD);
     let change = move |password: &str| {
-        // Two requests, because an ended session might return before the new password is committed.
+        // If one request did both, a client could log in again before the new password is committed.
         server.execute(&format!("ALTER USER secretive {}", D::WITH_PASSWORD.replace("S3CR3T", password)));
         server.end_sessions_of("secretive");
     };

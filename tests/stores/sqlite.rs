@@ -326,9 +326,9 @@ fn a_container_images_file_has_separate_locks_per_container() {
     drop([first, beside, other]);
 }
 
-/// After the change the path leads to another, empty file, which the rival creates or finds.
+/// A deleted file counts as replaced too, since the rival creates a new one.
 #[test]
-fn a_replaced_file_never_allows_two_holders() {
+fn after_a_files_replacement_all_clients_use_the_new_file() {
     for change in [File::delete, File::replace] {
         let file = File::new();
         let first = file.options().retry_timeout(ms(300)).build().unwrap();
@@ -396,7 +396,7 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
         let client = waiting.clone();
         let waiter = start(move || {
             let guard = client.get_lock("soon").acquire_owned().unwrap();
-            about_to_end(); // counts this thread's stalls while they are known
+            about_to_end(); // records this thread's stalls, which are unknown after its end
             guard
         });
         assert!(eventually(LONG, || waiting.stats().waiters == 1));
@@ -451,7 +451,7 @@ pub(crate) fn other_process(user: As<'_>, what: &str, url: &str) -> String {
 /// A rival sees no hold if the log was deleted, and acquires the lock; then the holder must learn that it
 /// lost the hold. If only the index was deleted, the rival sees the hold.
 #[test]
-fn a_deleted_write_ahead_log_never_allows_two_holders() {
+fn a_deleted_write_ahead_log_ends_the_hold_at_once() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
     for (deleted, is_elsewhere) in
         [(both, false), (log, false), (index, false), (both, true), (log, true), (index, true)]

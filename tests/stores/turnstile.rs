@@ -33,7 +33,7 @@ fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, Own
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
     drop(start(move || {
         let guard = client.get_lock(&name).acquire_owned().unwrap();
-        about_to_end(); // counts this thread's stalls while they are known
+        about_to_end(); // records this thread's stalls, which are unknown after its end
         got.send((number, guard)).ok(); // fails if the test is over
     }));
 }

@@ -116,7 +116,7 @@ test_on!(a_timed_wait_ends_in_time_when_the_server_hangs, ZooKeeper::start(CALM)
     let (result, ended) = waiter.returns_within(LONG);
     server.signal("CONT");
     let (took, promised) = (ended.duration_since(begun), wait + timeout);
-    // A stall before the promised end delays nothing, so only later stalls count.
+    // A stall of the machine before the promised end does not lengthen the wait, so only later stalls count.
     assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
     held.unlock().unwrap();
     // The waiter's queue place is removed although its wait failed.

@@ -1,10 +1,9 @@
 //! The helper: the process between the supervisor, which holds the lock, and the command. The helper ends the
 //! command in time whatever happens to the supervisor.
 //!
-//! The helper knows nothing about locks. Each [`Order::Until`] says until when the lock is certainly held;
-//! the command and [its descendants](super::family) are dead by then, less a margin. A stopped or killed
-//! supervisor sends no more orders, so the last one stands, by a clock that all processes of the machine
-//! share.
+//! The helper knows nothing about locks. Each [`Order::Until`] says until when the lock is certainly held, by
+//! a clock that all processes of the machine share. A little earlier the helper kills the command and [its
+//! descendants](super::family), unless a later order came. A stopped or killed supervisor sends none.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
@@ -205,8 +204,8 @@ struct Helper<'a> {
     stage: Stage,
     /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
-    /// The helper has read all orders. After the command's end it waits for that, because the order that
-    /// caused the end may be unread.
+    /// After the command's end the helper waits until it has read all orders, because the order that caused
+    /// the end may be unread.
     has_all_orders: bool,
     ended: Option<Report>,
 }

@@ -122,7 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // If `more` is zero, the signal wins over a success, since no one else gets it.
+                        // If `more` is zero, the signal wins even over a success: nothing reads it later.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {

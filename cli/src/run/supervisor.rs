@@ -299,7 +299,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // The command may be stopped, if it used the terminal before it was offered.
+                    // The command is stopped if it used the terminal before this offer.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }

@@ -115,7 +115,7 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         self.get(Duration::ZERO);
     }
 
-    /// The newest value. If it is not fresh, waits up to `wait` for a new one, and then returns the old one.
+    /// The newest value. If it is not fresh, waits first for a new attempt to read it, `wait` at most.
     pub(crate) fn get(&self, wait: Duration) -> Seen<T> {
         let end = Moment::now().plus(wait);
         let mut state = self.0.lock();

@@ -228,8 +228,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_inherits_stdin_but_no_other_files() {
     let server = Server::start();
-    // Without a pipe, because the shell would hold its ends, which `ls` would list. The `echo` keeps the
-    // shell from becoming `ls`, whose open folder would be listed.
+    // The script has no pipe, because `ls` would list the shell's ends of it. The `echo` keeps the shell from
+    // becoming `ls`, whose open folder would be listed.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -485,7 +485,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
 }
 
 #[test]
-fn the_stock_demo_shows_holders_and_waiters_of_its_locks() {
+fn ls_and_show_describe_the_locks_of_the_stock_demo() {
     let Some(stock) = stock() else { return };
     let program = env!("CARGO_BIN_EXE_leasehold");
     let server = Server::start();

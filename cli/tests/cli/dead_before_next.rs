@@ -76,7 +76,7 @@ enum Fault {
 /// The lease is so long that the test passes even if a busy machine stalls for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
 /// How long the command may run after its key was deleted. The next renewal, within 5 s (a third of the 15 s
-/// lease), finds the loss. Without that renewal the command would run for almost 10 s.
+/// lease), finds the loss. Without that renewal the command would run for at least 9 s.
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
@@ -177,7 +177,7 @@ fn command_dies_before_the_next_command_begins_if_leasehold_is_killed() {
 }
 
 #[test]
-fn command_dies_before_the_next_command_if_supervisor_and_helper_stop() {
+fn command_dies_before_the_next_despite_stopped_supervisor_and_helper() {
     compare(Fault::BothStopped, &[Child::IgnoresTerm]);
 }
 

@@ -104,12 +104,12 @@ fn library_and_program_candidates_share_an_election() {
 }
 
 #[test]
-fn a_refused_candidate_rereads_the_file_in_leasehold_url_file() {
+fn after_a_refused_login_elect_rereads_leasehold_url_file() {
     reads_again(|config| ("LEASEHOLD_URL_FILE", config.join("leasehold/url")));
 }
 
 #[test]
-fn a_refused_candidate_rereads_the_default_url_file() {
+fn after_a_refused_login_elect_rereads_the_default_url_file() {
     reads_again(|config| ("XDG_CONFIG_HOME", config.to_owned()));
 }
 

@@ -64,7 +64,7 @@ fn twenty_viewers_cost_one_listing_per_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // Besides one list for each second, one may have begun before, and the last second may be cut.
+    // In n seconds n + 1 lists can begin, and a list that had begun before can end.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 

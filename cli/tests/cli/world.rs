@@ -333,8 +333,8 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that writes the time to a file every few milliseconds. If it ignores TERM, it also writes
-/// `*.term`.
+/// A command that writes the time to a file every few milliseconds. If it ignores TERM, it writes the time of
+/// TERM to `*.term`.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,

@@ -86,7 +86,7 @@ fn a_fenced_write_that_cannot_keep_the_owner_is_refused() {
         return missing(NEEDS_ROOT);
     }
     let folder = tempfile::tempdir().unwrap();
-    // The folder is root's, so the other user may only read and run files in it.
+    // The other user may have no right to the folder of this test program, and runs a copy.
     let program = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     set_mode(&program, 0o755);
@@ -122,22 +122,21 @@ fn a_fenced_write_follows_no_planted_link() {
     let safe = tempfile::tempdir().unwrap();
     let (_, fence) = fences();
     let victim = safe.path().join("victim");
-    fs::write(&victim, "").unwrap(); // empty, like a register without a token
+    fs::write(&victim, "").unwrap(); // empty, like a token file before the first token
     let planted = |name: &str, ending: &str| {
         let path = folder.path().join(name);
         symlink(&victim, beside(&path, ending)).unwrap();
         path
     };
-    // The writer's draft has a random name, so a link that was planted beside the file catches nothing.
+    // The writer's temporary file has a random name, so the writer does not open a link with a guessed name.
     let path = planted("by its draft", ".draft");
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
     assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), vec![]));
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // To the kernel a hard link is an ordinary file. This link is a second name of the file `victim`, which
-    // the writer must not change.
-    let path = folder.path().join("by a second name");
+    // This token file is a hard link to the file `victim`, which the writer must not change.
+    let path = folder.path().join("by a hard link");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();
     fs::hard_link(&inside, beside(&path, ".fence")).unwrap();
