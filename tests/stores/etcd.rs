@@ -199,8 +199,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
     );
-    // The retry time-out begins after the first failed attempt, and the last attempt may begin just before its
-    // end.
+    // The retry time-out begins after the first failed attempt. The last one may begin just before its end.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "the call took {:?}", begun.elapsed());
     // A member without a leader ends the watch, so the client learns that wake-ups are missing.

@@ -32,12 +32,12 @@ fn comes_to_what_it_says(url: &str) {
     }
 }
 
-on_databases!(the_orders_example_gives_its_documented_results, D::start(), |server| {
+on_databases!(the_orders_example_gives_documented_results, D::start(), |server| {
     comes_to_what_it_says(&server.url());
 });
 
 #[test]
-fn the_orders_example_gives_its_documented_results_on_sqlite() {
+fn the_orders_example_gives_documented_results_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     comes_to_what_it_says(&format!("sqlite://{}/shop.db", folder.path().display()));
 }

@@ -77,7 +77,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
     await_queued(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| assert!(waiter.join().is_ok()));
-    // A client needs at most five attempts, and polls add some. If each release woke all clients, the wake-ups
+    // A client needs at most five attempts, and polls add some. If each release woke all clients, wake-ups
     // alone would cause 136 attempts (16 + 15 + … + 1).
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);

@@ -189,11 +189,7 @@ pub fn mysql(job: &Job<'_>) -> bool {
                 "stores",
                 &["databases::", "mysql::", "--skip=::postgres", "--skip=::sqlite"],
             )
-            & suites::run(
-                mysql,
-                "stores",
-                &["orders::the_orders_example_gives_its_documented_results::mysql"],
-            )
+            & suites::run(mysql, "stores", &["orders::the_orders_example_gives_documented_results::mysql"])
     })
 }
 
