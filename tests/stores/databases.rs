@@ -357,7 +357,7 @@ on_databases!(a_held_lock_never_delays_a_lock_of_another_name, D::shared(), |ser
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 });
 
-on_databases!(a_transaction_on_one_name_never_delays_another, D::shared(), |server| {
+on_databases!(a_transaction_delays_no_other_name_that_was_used_before, D::shared(), |server| {
     let names = server.names();
     for &advisory in D::ADVISORY {
         let tag = fresh("other");

@@ -281,7 +281,7 @@ test_on!(a_hold_ends_by_the_clients_clock_in_an_outage, Etcd::start(), |server| 
     assert!(guard.unlock().unwrap_err().is_lost());
 });
 
-test_on!(a_timed_wait_ends_in_an_outage, Etcd::start(), |server| {
+test_on!(a_timed_wait_ends_in_time_during_an_outage, Etcd::start(), |server| {
     let name = fresh("stalled");
     let held = client(&server.url()).get_lock(&name).acquire_owned().unwrap();
     let (wait, timeout) = (ms(1_500), ms(1_500));

@@ -159,7 +159,7 @@ fn elsewhere_takes(client: &LockClient) -> bool {
     client.get_lock("a").try_lock_for(LONG).unwrap() && client.get_lock("a").unlock().is_ok()
 }
 
-test_on!(an_idle_session_limit_ends_no_wait_or_wake_up, PostgresServer::shared(), |server| {
+test_on!(an_idle_session_limit_does_not_interrupt_wake_ups, PostgresServer::shared(), |server| {
     let role = fresh("idle").replace('-', "_").to_lowercase();
     server.execute(&format!("CREATE USER {role} SUPERUSER"));
     server.execute(&format!("ALTER USER {role} SET idle_session_timeout = '300ms'"));

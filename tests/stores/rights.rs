@@ -132,7 +132,7 @@ on_databases!(calls_without_a_right_fail_with_the_stores_text, D::start(), |serv
     assert!(store.refused("the directory", || as_user("unlisted")).is_empty());
 });
 
-test_on!(a_client_without_the_queues_table_is_refused, PostgresServer::start(), |server| {
+test_on!(a_client_that_cannot_use_the_queues_table_is_refused, PostgresServer::start(), |server| {
     let few = || server.options_as("few").build();
     let words = "public.leasehold_locks_wait_queue";
     let store = Refusing { owner: server.client(), words, check: &|_| () };

@@ -12,12 +12,13 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::support::deadlocked;
 use crate::support::prelude::*;
 
-/// A recorded span or event. An event has the name of its span.
+/// A recorded span or event.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,
     level: String,
     fields: HashMap<String, String>,
+    /// The name of the span in which an event came.
     within: Option<String>,
     is_closed: bool,
 }
@@ -48,7 +49,7 @@ fn kept() -> &'static Kept {
     let is_first = KEPT.get().is_none();
     let kept = KEPT.get_or_init(Kept::default);
     if is_first {
-        // fails if another test's thread was faster
+        // fails if another test has set a subscriber meanwhile
         drop(tracing::subscriber::set_global_default(Keeps(AtomicU64::new(0))));
     }
     kept

@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: one of the clients that wait for a name is its designated poller, and polls often. No
-//! waiter depends on the poller.
+//! MySQL and MariaDB: of the clients that wait for a name, one has the *polling turn*: it is the name's
+//! designated poller, and polls often. No waiter depends on the poller.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -64,8 +64,8 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The other clients poll at both ends of the span, and write directory entries. Their requests must be
-    // fewer than the poller's, or than `seldom` if a busy machine slowed the poller.
+    // The waiters poll seldom, and the clients write directory entries. All these requests must be fewer than
+    // the poller's, or than `seldom` if a busy machine slowed the poller.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;

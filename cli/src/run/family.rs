@@ -323,7 +323,7 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // This fails while a member is being reaped. The empty directory then disturbs no later helper.
+        // Fails while a member is being reaped. The empty folder then stays, and disturbs no later helper.
         std::fs::remove_dir(&self.path).ok();
     }
 }

@@ -226,7 +226,7 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 }
 
 #[test]
-fn the_command_inherits_stdin_but_no_other_files() {
+fn the_command_inherits_stdin_and_only_one_descriptor_of_leasehold() {
     let server = Server::start();
     // The script has no pipe, because `ls` would list the shell's ends of it. The `echo` keeps the shell from
     // becoming `ls`, whose open folder would be listed.
