@@ -4,7 +4,7 @@
 #
 # Runs the documented uses at the same time on one Redis: candidates of an election, permits, `run`, `--max-hold`, jobs of `once`, Redisson with its own locks
 # and in the wait queue of this crate's locks (if there are Java and Maven; otherwise prints that), and the metrics of a service. A real Prometheus scrapes them
-# with docs/operating/prometheus.yml and docs/operating/alerts.yml, in which each time is divided by ten. No alert may fire for LEASEHOLD_CALM_SECONDS (90); then
+# with docs/operating/prometheus.yml and docs/operating/alerts.yml, but with shorter times (mostly a tenth). No alert may fire for LEASEHOLD_CALM_SECONDS (90); then
 # each of thirteen faults must fire its own alert and no other. Two alerts have no fault here, but in tests/meta/fleet.rs: LeaseholdHoldIsLong and
 # LeaseholdThreadsWaitForEachOther. Takes about fifteen minutes. Needs redis-server and prometheus; prints SKIPPED without them.
 

@@ -24,7 +24,7 @@ if [ "${1:-}" = inside ]; then
     install -m 755 "$work/leasehold" /usr/bin/leasehold || exit
     (umask 077 && echo redis://127.0.0.1:6379 >/etc/leasehold/url) || exit
     echo 'OPTIONS=--job nightly-report' >/etc/leasehold/serve
-    # The scheduler tries to read these files, which its unit must forbid.
+    # The scheduler tries to read root's file and to write to /usr, which its unit must forbid.
     cat >/usr/local/bin/scheduler <<'END'
 #!/bin/sh
 echo "leads as $(id -un) with term $LEASEHOLD_FENCE"

@@ -739,7 +739,7 @@ on_databases!(several_connections_may_create_the_name_table_at_once, D::shared()
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
         let (names, connections) = (D::new_names(&table).unwrap(), (0..8).map(|_| server.connect()));
-        let connections: Vec<_> = connections.collect(); // before threads wait for each other at the barrier
+        let connections: Vec<_> = connections.collect(); // a thread that fails would block all at the barrier
         thread::scope(|scope| {
             for mut connection in connections {
                 let (names, start) = (&names, &start);

@@ -51,7 +51,7 @@ test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::st
     let tries = |theirs: &RedisLock| theirs.try_lock().unwrap();
     let waits = |theirs: &RedisLock| theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn(&RedisLock) -> bool + Sync), &waits] {
-        // A new lock each time: after two recalls within 100 ms a client stops caching a lock for 1 s.
+        // Each round uses a new lock: after two recalls within 100 ms a client stops caching a lock for 1 s.
         let kept = cached_by(&keeps, "row", &mut admin);
         let (name, theirs) = (kept.name(), plain.get_lock(kept.name()));
         kept.lock().unwrap();
@@ -149,7 +149,7 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
     throughout(lease * 2, || !is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2);
 });
 
-// The row gets the channel for recalls only if the owner is current and no other transaction has locked it.
+// The row gets the channel for recalls only if the owner is current and no other transaction has locked the row.
 test_on!(only_the_current_owners_lock_row_is_marked_for_recall, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");

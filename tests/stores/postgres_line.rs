@@ -171,7 +171,7 @@ test_on!(a_token_locks_release_wakes_its_waiter, shared(), |server| {
     assert!(took <= BY_MESSAGE, "{took:?}");
 });
 
-// As on Redis, a client passes the lock among its threads for a while; `faults/turns.rs` tests this further.
+// As on Redis, a grant from the queue begins a time slice, in which the thread reacquires a cached hold.
 test_on!(contended_postgres_clients_reacquire_without_a_request, shared(), |server| {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {

@@ -144,7 +144,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
     for (name, mut first, mut second, first_file, second_file) in pairs {
         assert_eq!(second.wait().code(), Some(0), "{name}");
         let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        // The server grants a deleted lock at once, so only here the two commands may overlap.
+        // A lock whose key was deleted is granted at once, so the two commands may overlap.
         if fault != Fault::KeyDeleted {
             assert!(last < start, "{name}: {} ns after the second's start", last - start);
         }
