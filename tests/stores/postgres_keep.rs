@@ -149,7 +149,7 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
     throughout(lease * 2, || !is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2);
 });
 
-// The row gets the channel for recalls only if the owner is current and no other transaction has locked the row.
+// The row gets the channel for recalls only if the owner is current and no other transaction locks the row.
 test_on!(only_the_current_owners_lock_row_is_marked_for_recall, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");

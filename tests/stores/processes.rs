@@ -98,7 +98,7 @@ fn works_until_others_wait(url: &str) {
     guard.unlock().unwrap();
 }
 
-/// The test checks only the order: the other process gets the lock long before the job's work ends.
+/// The test checks only the order: the other process gets the lock before the job's work ends.
 fn a_long_job_gives_way_to_another_process(store: &str, start: Start) {
     if let Ok(url) = std::env::var(URL) {
         return works_until_others_wait(&url);

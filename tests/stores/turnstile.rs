@@ -163,8 +163,8 @@ test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, Mysql
     assert_eq!(front(&mut admin, &name), stuck);
 });
 
-// The client `few` has no spare connection for polling. The client `without`, like earlier versions, never
-// becomes the poller.
+// While the connection `spare` is open, the client `few` has none for polling. The client `without`, like
+// earlier versions, never becomes the poller.
 test_on!(waiters_that_cannot_take_the_polling_turn_are_served, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");

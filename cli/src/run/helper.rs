@@ -3,7 +3,8 @@
 //!
 //! The helper knows nothing about locks. Each [`Order::Until`] says until when the lock is certainly held, by
 //! a clock that all processes of the machine share. A little earlier the helper kills the command and [its
-//! descendants](super::family), unless a later order came. A stopped or killed supervisor sends none.
+//! descendants](super::family) ([`OnLost::Kill`]), unless a later order came. A stopped or killed supervisor
+//! sends none.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};

@@ -138,8 +138,8 @@ impl Caught {
         }
     }
 
-    /// Called when the command has ended. A later signal ends the program after `more`, unless the program
-    /// has ended by itself. `last_words` reports unfinished work.
+    /// Called when the command has ended. A signal that the command missed, or a later one, ends the program
+    /// after `more`, unless the program has ended by itself. `last_words` reports unfinished work.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
