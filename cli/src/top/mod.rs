@@ -112,7 +112,7 @@ fn is_press(key: &KeyEvent) -> bool {
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // `clear` would ask for the cursor's position, and `typed` would read the answer. The screen is empty.
+    // Not `clear`: it asks for the cursor's position, and the thread that reads keys would get the answer.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -189,7 +189,7 @@ fn force_of_a_released_hold_spares_the_next_holder() {
 }
 
 #[test]
-fn locks_are_filtered_sorted_and_moved_through() {
+fn keys_filter_sort_and_scroll_the_list_of_locks() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
     // The locks expire 3 s apart, more than a listing takes, so pages that are read later keep the order.
