@@ -133,7 +133,7 @@ fn provider(password: &Password) -> impl Fn(&str) -> Result<Credentials, std::io
 }
 
 /// Two clients hold a lock and contend for another, while `rotate` changes the password from the first to the
-/// second and ends the user's connections. No client waits for a lease, no hold is lost, and no login is refused.
+/// second and ends the user's connections. No client waits for a lease, loses a hold, or is refused.
 /// `LEASEHOLD_ROTATIONS` sets the number of rotations.
 #[track_caller]
 fn clients_use_new_passwords(

@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::say::{Exit, Say};
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
-/// Longer than any lease.
+/// The longest delay of a timer, longer than any lease.
 #[cfg(target_os = "linux")]
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 

@@ -272,8 +272,8 @@ fn a_signal_ends_a_run_that_is_still_connecting() {
     }
 }
 
-/// One of the signals comes after the command's end and before the run notices that end, so no command
-/// receives it.
+/// If the helper is stopped, the signal comes after the command's end but before the run notices that end. So
+/// no command receives it.
 #[test]
 fn a_signal_ends_an_unanswered_release() {
     let run = &["run", "-q", "--lease", "120s", "hung"][..];
