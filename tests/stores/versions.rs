@@ -103,7 +103,7 @@ fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     }
 }
 
-test_on!(old_and_new_versions_coexist_on_redis, default_server(), |binary| {
+test_on!(old_and_new_versions_exclude_each_other_on_redis, default_server(), |binary| {
     let mut servers = Vec::new();
     let mut start = |count| {
         servers.extend((0..count).map(|_| RedisServer::builder(&binary).start()));
@@ -132,14 +132,14 @@ test_on!(old_and_new_versions_coexist_on_redis, default_server(), |binary| {
     });
 });
 
-test_on!(old_and_new_versions_coexist_on_etcd_and_zookeeper, Etcd::start(), |etcd| {
+test_on!(old_and_new_versions_exclude_each_other_on_etcd_and_zookeeper, Etcd::start(), |etcd| {
     exclude_each_other("etcd", || at(format!("{}/{}", etcd.url(), fresh("versions"))));
     let Some(zookeeper) = ZooKeeper::start(CALM) else { return };
     exclude_each_other("ZooKeeper", || at(format!("{}/{}", zookeeper.url(), fresh("versions"))));
 });
 
 #[test]
-fn old_and_new_versions_coexist_on_databases() {
+fn old_and_new_versions_exclude_each_other_on_databases() {
     let mut folders = Vec::new();
     exclude_each_other("SQLite", || {
         folders.push(programs::in_memory());

@@ -142,7 +142,7 @@ fn a_signal_ignored_before_the_start_stays_ignored() {
 }
 
 #[test]
-fn a_stopped_command_goes_on_without_job_control() {
+fn without_job_control_run_resumes_a_stopped_command() {
     let server = Server::start();
     let (code, _) = server.outcome(&["run", "stopped", "--", "sh", "-c", "kill -TSTP $$; exit 4"]);
     assert_eq!(code, 4);
@@ -150,7 +150,7 @@ fn a_stopped_command_goes_on_without_job_control() {
 
 /// In a container the session and the group of a process may read as 0.
 #[test]
-fn a_command_that_stops_itself_in_a_container_goes_on() {
+fn in_a_container_run_resumes_a_stopped_command() {
     let server = Server::start();
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     let script =

@@ -102,7 +102,7 @@ impl Orders {
             });
             let options = AcquireOptions::new().interrupt(&interrupt);
             let got = client.get_lock(&other).acquire_with(&options).map(Option::unwrap);
-            // The scope's end would be too late, since the thread above may wait for missing reports.
+            // The time is read here: the scope may end much later, as the thread above waits for a report.
             (got, mono())
         });
         match got {
