@@ -14,7 +14,7 @@ use crate::support::observer::{Seen, texts};
 use crate::support::prelude::*;
 use crate::support::sentinel::SentinelSet;
 
-/// A client logs in again after `change`, which sets the user's password on the server and ends its sessions.
+/// A client logs in again after `change`, which sets the user's password and ends the user's sessions.
 #[track_caller]
 fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let folder = tempfile::tempdir().unwrap();
