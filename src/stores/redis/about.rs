@@ -51,8 +51,8 @@ pub(super) fn format_key() -> String {
 }
 
 /// Refuses a server whose stored format number is not this version's. If none is stored, stores this
-/// version's, unless `notes` is false. Sends `first` in the same write. Returns whether a number is stored
-/// now, and the reply to `first`.
+/// version's, unless `notes` is false. Sends the command `first`, if any, together with the question for the
+/// number. Returns whether a number is stored now, and the reply to `first`.
 ///
 /// A user who may not read or write the key can still lock, so a refusal counts as a stored number. With
 /// `is_followed` (in a cluster), a redirect is returned as an error, which the caller follows.

@@ -245,7 +245,7 @@ impl Acks {
         }))
     }
 
-    /// WAIT's limit is at least 1 ms, because 0 would mean no limit.
+    /// The command WAIT. Its time limit is at least 1 ms, because 0 would mean no limit.
     fn wait(&self, within: Duration) -> Command {
         Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
     }

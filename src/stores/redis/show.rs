@@ -17,7 +17,7 @@ use crate::time::Moment;
 
 const MOST: u32 = 100;
 
-/// Notes in a lock's hash; see `lua/show.lua`.
+/// Fields of a lock's hash beside the owner; see `lua/show.lua`.
 const ABOUT: &str = "leasehold:about";
 const CACHED: &str = "leasehold:cached";
 

@@ -1,4 +1,5 @@
-//! The first connections to the servers. Each server has a thread, so a slow one delays no caller.
+//! Connects to the servers, at the start and later. A separate thread connects to each server, so one slow
+//! server delays neither the connects to others nor the monitor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -139,8 +140,8 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use. Refuses it if another node is the same server; for the first connections,
-    /// `join_all` checks this.
+    /// Takes the server into use if `opened` is a connection, else notes the error. Refuses a server that
+    /// another node has reached under another address; after the first connects, `join_all` checks this.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

@@ -98,8 +98,8 @@ impl Redlock {
         answers
     }
 
-    /// Reads an answer as "not held" if its server does not count for the claim (see `restores`), either now
-    /// or when the request was sent (`before`).
+    /// Replaces answers by "not held" if their servers do not count for the claim (see `restores`). `before`:
+    /// the servers that did not count when the request was sent; those that do not count now are added.
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -396,7 +396,8 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The lock with the owners that a majority names, and the shortest remaining time that it reports.
+    /// Inspects the lock: its owners if a majority of the servers names the same, and the shortest remaining
+    /// time that the servers of this majority report. Without such a majority, the lock counts as absent.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {

@@ -23,7 +23,7 @@ struct PendingCleanup {
     node: usize,
     /// The claim with the lock's name on this server, which a `NameMapper` may have changed.
     claim: Claim,
-    /// The time by which the server's hold has expired.
+    /// By this time the server's hold has expired, and late requests have arrived, so the clean-up may end.
     until: Moment,
     next: Moment,
     pause: Duration,
@@ -48,7 +48,7 @@ pub(super) struct NodeMonitor {
     /// New holds must not use owner numbers below this: late requests under them may arrive.
     pub(super) unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Requests an early renewal of all holds, after a server returned or a hold was restored.
+    /// Set after a server has returned or restored a hold: the client then renews all holds early.
     pub(super) renew_early: AtomicBool,
     /// The outcome of each server's first connect. `None` once `Redlock::connect` has read all outcomes.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
@@ -106,7 +106,8 @@ impl NodeMonitor {
         }
     }
 
-    /// Ends all restores of a hold that is over. Returns the servers that do not count for the hold.
+    /// Ends all restores of a hold that is over, and cleans up on servers that may still grant one. Returns
+    /// the servers that did not count for the hold.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.restores.uncounted(claim);
         let owed = self.restores.over(claim, false);
@@ -239,7 +240,7 @@ impl NodeMonitor {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends due clean-ups to servers in use. Returns when the next clean-up is due.
+    /// Sends due clean-ups to servers in use. Returns when to call this again.
     fn send_cleanups(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
@@ -288,7 +289,7 @@ impl NodeMonitor {
         next.unwrap_or(Moment::NEVER).min(if is_any_away { soon } else { Moment::NEVER })
     }
 
-    /// Restores the holds that are due, and returns when to look for further ones.
+    /// Sends the due restores, and reads the answers. Returns when to call this again.
     fn restore_due(&self) -> Moment {
         let now = Clock::System.now();
         let orders = self.restores.take_due(|at| self.nodes.get(at).is_some_and(VotingNode::is_ready), now);

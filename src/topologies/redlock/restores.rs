@@ -127,7 +127,8 @@ impl Restores {
         });
     }
 
-    /// Notes the answer to a restore. `granted`: when the server granted it, `None` if it refused.
+    /// Notes the outcome of a restore. `granted`: when the server granted it; `None` if it did not, or if the
+    /// restore was not sent.
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {

@@ -254,7 +254,7 @@ fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
     redlock.monitor.restores.is_restored(node, claim)
 }
 
-/// Renews a hold that the third server has lost.
+/// Renews a hold that the third server has lost, and returns the hold's claim.
 fn lacking(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
     let hold = claim(LONG);
     assert!(matches!(renew(redlock, &hold, &[third]), Ok(true)));

@@ -57,8 +57,8 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Compares only with this client's ring, which may be old. `announce` then compares with the nodes'
-        // marks: only they show whether `moving_from` names every list that it must.
+        // Compares only with this client's ring, which may be old. `announce` then compares with the marks
+        // that nodes store: only the marks show whether `moving_from` names every earlier list that it must.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))

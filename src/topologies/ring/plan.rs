@@ -46,7 +46,8 @@ impl RingNode {
         RingNode { url: url.to_owned(), label, weight: 1, is_lost: false }
     }
 
-    /// Sets the label that determines the node's place in the ring. Defaults to the address in the URL.
+    /// Sets the label, from which the ring computes which names belong to the node. Defaults to the address
+    /// in the URL.
     ///
     /// A node with a label can change its address without moving names, if the server at the new address has
     /// the old data. A server without the data is a new node, and needs a new label.

@@ -46,8 +46,8 @@ impl RingView {
         homes
     }
 
-    /// Refuses a read lock at the new home node if the owner has the write lock at the old one, `home`: the
-    /// read request would wait for the owner itself.
+    /// Refuses to read-lock a name at its new home node while the same owner has the write lock at the old
+    /// home node, `home`: the owner would wait for itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
             return Ok(());

@@ -466,7 +466,8 @@ impl WaitQueues for ClusterStore {
         self.topology.settings.queues_refused.stands(|| Clock::System.now())
     }
 
-    /// Asks only the member last known to have the slot. On any other member, the client's place expires.
+    /// Removes the client from the wait queue on the member that has the slot, as far as known. If the slot
+    /// is on another member, the client's place in that queue expires by itself.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_wait_queue(claim, deadline);

@@ -187,7 +187,8 @@ impl Topology {
         }
     }
 
-    /// While one thread reloads the map, others use the known one; if that is wrong, members redirect them.
+    /// Reloads the slot map if it may be outdated. Meanwhile other threads use the old map; if it is wrong,
+    /// members redirect their requests.
     fn reload_if_doubted(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;

@@ -154,7 +154,7 @@ pub(crate) fn unread(error: io::Error) -> Error {
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 
-/// `None` before the first use, and after a failure.
+/// A slot's connection: `None` before the first use, and after a failure.
 pub(crate) struct ConnectionSlot(pub(crate) Option<Connection>);
 
 impl ManageConnection for ConnectionSlots {

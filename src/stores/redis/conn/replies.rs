@@ -266,7 +266,8 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// Gives a fixed number of bytes at every other read. The flag says whether the last read found none.
+    /// A source that gives a fixed number of bytes (the `usize`) at every other read, and none at the reads
+    /// between. The flag says whether the last read got none.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {

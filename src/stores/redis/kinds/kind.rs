@@ -80,7 +80,8 @@ pub(crate) trait RedisKind: Sync {
         Some(RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
     }
 
-    /// Deletes the server's record of a request whose release was answered. `None` for kinds without records.
+    /// Deletes the server's record of the claim's request, sent after the release was answered. `None` for
+    /// kinds whose requests are not recorded, or whose records only expire.
     fn forgetting(&self, _claim: &Claim) -> Option<Command> {
         None
     }
@@ -90,8 +91,9 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Asks whether other clients want a hold that is cached, or uses `on_contended`. `own_listeners`: how
-    /// many listeners of the release channel are this client's. `None` for kinds that allow neither.
+    /// Asks whether other clients wait for a lock whose hold is cached, or has an `on_contended` callback.
+    /// `own_listeners`: how many listeners of the release channel are this client's. `None` for kinds that
+    /// have neither caching nor callbacks.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }

@@ -204,8 +204,8 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
     assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");
 }
 
-/// The script of a read-write lock chooses keys itself. It may have changed some before it finds one that has
-/// moved.
+/// The script of a read-write lock chooses keys itself. It may have changed some keys before it finds one
+/// that has moved to another member.
 #[test]
 fn an_interrupted_script_has_unknown_outcome_unless_it_only_reads() {
     let here = FakeMember::start(|_| {

@@ -41,8 +41,8 @@ struct State {
 }
 
 impl Fake {
-    /// `act` gets each command in lower case, such as `evalsha …`. HELLO, the probe for scripts and the
-    /// format number are answered as a good server would.
+    /// Starts a server that answers each command as `act` says; `act` gets it in lower case, such as
+    /// `evalsha …`. HELLO, the probe for scripts and the format number are answered as a good server would.
     pub(super) fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
         Fake::start_raw(move |command| match command {
             "hello" => GREETING,

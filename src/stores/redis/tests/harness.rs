@@ -85,7 +85,7 @@ impl Server {
         open(&self.options())
     }
 
-    /// Makes a user with these rights only.
+    /// Makes a user with these rights only. Returns the options to connect as this user.
     pub(super) fn user(&self, rules: &str) -> ServerOptions {
         let setuser = format!("ACL SETUSER lk reset on >S3CR3T resetchannels {rules}");
         assert_eq!(self.run(&setuser.split(' ').collect::<Vec<_>>()), Value::Okay);

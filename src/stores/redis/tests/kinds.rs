@@ -68,12 +68,12 @@ pub(super) fn are_over(server: &Server) -> bool {
     server.number(&["ZCOUNT", OUT, &now_ms(server).to_string(), "+inf"]) == 0
 }
 
-/// The milliseconds until the waiter's time in `key`, by the server's clock.
+/// The milliseconds until the time that the sorted set `key` has for the waiter, by the server's clock.
 pub(super) fn time_left(server: &Server, key: &str, owner: Owner) -> i64 {
     server.number(&["ZSCORE", key, &owner.to_string()]) - now_ms(server)
 }
 
-/// Makes one of our waiters look dead.
+/// Makes a waiter of this crate look dead, by a heartbeat that ended long ago.
 pub(super) fn dies(server: &Server, claim: &Claim) {
     server.run(&["ZADD", HEARTBEATS, "1", &claim.owner.to_string()]);
 }

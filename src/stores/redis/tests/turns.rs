@@ -19,7 +19,7 @@ fn waits(kind: Kind, waited_ms: u64) -> Claim {
     Claim { queue_mode: QueueMode::Waits, waited: Duration::from_millis(waited_ms), ..of(kind) }
 }
 
-/// Whether the client is first in the wait queue.
+/// Makes an attempt, which must lead to the wait queue. Returns whether the client is first there.
 fn stands(store: &RedisStore, claim: &Claim) -> bool {
     match store.attempt(claim, 1, soon()).done() {
         Attempt::InWaitQueue { watches, .. } => watches,

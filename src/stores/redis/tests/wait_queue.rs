@@ -17,7 +17,7 @@ fn waiter() -> Claim {
     Claim { queue_mode: QueueMode::Waits, ..claim(Kind::Mutex, "k", 30_000) }
 }
 
-/// The holder of the lock, and claims of other clients.
+/// Claims of `N` new clients, of which the first has acquired the lock.
 fn held<const N: usize>(store: &RedisStore) -> [Claim; N] {
     let claims = std::array::from_fn(|_| waiter());
     store.attempt(&claims[0], 1, soon()).granted();
