@@ -152,8 +152,8 @@ fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
 }
 
 impl Directory for RedisStore {
-    /// Uses the shared connection, so that renewals never wait for the entry. Seldom waits for the reply,
-    /// because a wait that times out ends the connection, and with it the requests of other threads.
+    /// Writes the client's entry over the shared connection, so that renewals never wait for it. Seldom waits
+    /// for the reply, because a wait that times out ends the connection, and with it other threads' requests.
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
         let failed = self.failed_entry.lock().take();
         self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet

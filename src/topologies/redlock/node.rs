@@ -26,8 +26,8 @@ pub(crate) struct Voter {
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Fails only if the server stores another format. Without the right to write the format's key, a client
-    /// can still lock, so other errors are ignored.
+    /// Stores the format number on the server. Fails only if the server has another number. A client that may
+    /// not write the number's key can still lock, so other errors are ignored.
     pub(super) fn store_format(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {

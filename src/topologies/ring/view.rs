@@ -16,8 +16,8 @@ use crate::topologies::ring::plan::{Circle, Ring, RingMark};
 #[derive(Default)]
 pub(super) struct RingView {
     pub(super) ring: Option<Ring>,
-    /// A claim's `home` is an index of this list. A node stays in the list after it has left the ring,
-    /// because it may still have holds.
+    /// The nodes that this client knows; a claim's `home` is an index of this list. A node stays in the list
+    /// after it has left the ring, because it may still have holds.
     pub(super) nodes: Vec<Arc<RingServer>>,
     /// The mark that each node shall store. `None` for nodes that are lost, or in no list of this ring.
     pub(super) marks: Vec<Option<RingMark>>,

@@ -78,7 +78,7 @@ impl ClusterWakeups {
 
     /// Moves each channel to the member of its slot by the `latest` map. Calls `latest` under the mutex, so
     /// that the last thread uses the newest map. All waiters of a moved channel ask the store again, now and
-    /// after the new subscription, because no message arrives between the two.
+    /// after the new subscription, because messages sent between the two are lost.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,

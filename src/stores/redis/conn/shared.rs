@@ -504,7 +504,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies the waiters of missing replies. Before that, `open` connects nowhere.
+    /// Ends the connection and notifies the waiters of missing replies. Until then, `open` opens no new one.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();

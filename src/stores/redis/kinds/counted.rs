@@ -29,8 +29,8 @@ const NO_HOLDER: &str = "semaphores, latches and conditions have no holder";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountedKind {
-    /// A permit belongs to no owner. The server records each request that acquired permits, so that the
-    /// client can repeat or undo the request.
+    /// Permits without leases, which belong to no owner. The server records each request that acquired
+    /// permits, so that the client can repeat or undo the request.
     Semaphore,
     Permits,
     Latch,

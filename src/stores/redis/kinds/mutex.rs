@@ -45,7 +45,8 @@ impl RedisKind for MutexKind {
         removal(claim, left, claim.has_notes())
     }
 
-    /// Removes notes too, because another attempt of this owner may have written them.
+    /// Ends the owner's hold, and removes the notes from the lock's hash even if this claim has none: another
+    /// attempt of this owner may have written them.
     fn leaving(&self, claim: &Claim) -> Command {
         removal(claim, 0, true)
     }
