@@ -166,8 +166,7 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// Runs one round. `Err` if a command got no usable reply. The inner result has the replies to the checks,
-    /// or says which copies are missing.
+    /// Runs one round. The inner result has the replies to the checks, or says which copies are missing.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,

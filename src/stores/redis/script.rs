@@ -265,8 +265,7 @@ impl Command {
         Command { script: self.script.map(|script| script.behind(prefix)), ..self }
     }
 
-    /// This request, to be carried out only if the ring's node stores `mark`. If it grants a fencing token,
-    /// the token exceeds `fence`.
+    /// This request, to be carried out only if the node stores `mark`. A new fencing token exceeds `fence`.
     pub(super) fn under(self, mark: &str, fence: u64) -> Command {
         self.behind(Prefix::UnderMark).arg(fence).arg(MARK_KEY).arg(mark)
     }

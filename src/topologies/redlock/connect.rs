@@ -1,5 +1,4 @@
-//! Connects to the servers, at the start and later. A separate thread connects to each server, so one slow
-//! server delays neither the connects to others nor the monitor.
+//! Connects to the servers, to each on a thread of its own, so that a slow one does not delay the others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

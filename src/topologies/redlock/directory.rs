@@ -28,8 +28,7 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities.directory.as_deref()?)))
     }
 
-    /// Whether the listing of an earlier server (`before`: their addresses) contained this lock: whether one
-    /// of these servers has it with the same owners.
+    /// Whether a server that was listed earlier (`before`: addresses) has the lock with the same owners.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| {

@@ -127,8 +127,7 @@ impl Restores {
         });
     }
 
-    /// Notes the outcome of a restore. `granted`: when the server granted it; `None` if it did not, or if the
-    /// restore was not sent.
+    /// Notes the outcome of a restore. `granted`: when the server granted it; `None` if it did not.
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {

@@ -46,8 +46,7 @@ impl RingNode {
         RingNode { url: url.to_owned(), label, weight: 1, is_lost: false }
     }
 
-    /// Sets the label, from which the ring computes which names belong to the node. Defaults to the address
-    /// in the URL.
+    /// Sets the label, which decides which names belong to the node. Defaults to the address in the URL.
     ///
     /// A node with a label can change its address without moving names, if the server at the new address has
     /// the old data. A server without the data is a new node, and needs a new label.
@@ -481,7 +480,6 @@ mod circle_tests {
         assert_eq!(homes, [2, 2, 2, 0, 1, 2, 1, 0]);
     }
 
-    /// Prints the measured deviations; visible with `--nocapture`.
     #[test]
     fn ring_nodes_share_names_equally_within_ten_percent() {
         let counts = [2, 3, 5, 8, 16];

@@ -1,5 +1,4 @@
-//! The directory of clients in a cluster. An entry is on the member that has the slot of the entry's key; a
-//! listing reads all members.
+//! The directory of clients in a cluster. An entry is on its key slot's member; a listing reads all members.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};

@@ -466,8 +466,7 @@ impl WaitQueues for ClusterStore {
         self.topology.settings.queues_refused.stands(|| Clock::System.now())
     }
 
-    /// Removes the client from the wait queue on the member that has the slot, as far as known. If the slot
-    /// is on another member, the client's place in that queue expires by itself.
+    /// Leaves the wait queue on the slot's last known member. A place on any other member expires by itself.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_wait_queue(claim, deadline);

@@ -187,8 +187,7 @@ impl Topology {
         }
     }
 
-    /// Reloads the slot map if it may be outdated. Meanwhile other threads use the old map; if it is wrong,
-    /// members redirect their requests.
+    /// Reloads the slot map if it may be outdated. Other threads meanwhile use the old map, and are redirected.
     fn reload_if_doubted(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;

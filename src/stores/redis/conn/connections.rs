@@ -139,8 +139,7 @@ impl Connections {
         sent.map_err(|(failure, _)| failure)
     }
 
-    /// Waits for the reply. If the server did not know the script, or the login had ended, sends the request
-    /// once more.
+    /// Waits for the reply. If the script was unknown, or the login had ended, sends the request once more.
     fn reply(&self, command: &Command, sent: &Reply, deadline: Moment) -> Answer<Value> {
         let reply = self.shared.wait(sent)?;
         let Some(again) = command.again_after(&reply) else { return Ok(reply) };

@@ -266,8 +266,7 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// A source that gives a fixed number of bytes (the `usize`) at every other read, and none at the reads
-    /// between. The flag says whether the last read got none.
+    /// Gives `.1` bytes at every other read, and none at the reads between. `.2`: the last read got none.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {

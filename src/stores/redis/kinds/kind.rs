@@ -80,8 +80,7 @@ pub(crate) trait RedisKind: Sync {
         Some(RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
     }
 
-    /// Deletes the server's record of the claim's request, sent after the release was answered. `None` for
-    /// kinds whose requests are not recorded, or whose records only expire.
+    /// Deletes the server's record of the claim's request, once the release was answered. `None`: no need to.
     fn forgetting(&self, _claim: &Claim) -> Option<Command> {
         None
     }

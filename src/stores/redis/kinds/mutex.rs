@@ -45,8 +45,7 @@ impl RedisKind for MutexKind {
         removal(claim, left, claim.has_notes())
     }
 
-    /// Ends the owner's hold, and removes the notes from the lock's hash even if this claim has none: another
-    /// attempt of this owner may have written them.
+    /// Ends the hold, and removes notes too, because another attempt of this owner may have written them.
     fn leaving(&self, claim: &Claim) -> Command {
         removal(claim, 0, true)
     }
