@@ -187,7 +187,7 @@ impl Topology {
         }
     }
 
-    /// Reloads the slot map if it may be outdated. Other threads meanwhile use the old map, and are redirected.
+    /// Reloads the slot map if it may be outdated. Meanwhile members redirect requests that use the old map.
     fn reload_if_doubted(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
