@@ -238,8 +238,9 @@ pub struct PermitInfo {
 ///
 /// # Examples
 /// ```
-/// for place in leasehold::LockClient::in_memory().inspect("import")?.holders.iter().flat_map(|one|
-/// &one.location) { println!("kill {} on {}, thread {:?}", place.pid, place.host, place.thread); }
+/// for place in leasehold::LockClient::in_memory().inspect("import")?.holders.iter().flat_map(|one| &one.location) {
+///     println!("kill {} on {}, thread {:?}", place.pid, place.host, place.thread);
+/// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,7 +36,7 @@ struct ServiceState {
     bounds_ended: AtomicBool,
     /// Whether a test has paused the thread.
     stands_still: AtomicBool,
-    /// Whether the client is ending. [`take_time`] then returns at once: perhaps nobody moves the clock any more.
+    /// Whether the client is ending. [`take_time`] then returns at once: the clock may never move again.
     is_ending: AtomicBool,
 }
 
@@ -100,7 +100,7 @@ impl Parker {
         }
     }
 
-    /// Takes whether [`ServiceWaker::bounds_ended`] was called since the last take: holds may have ended early.
+    /// Whether [`ServiceWaker::bounds_ended`] was called since the last take: holds may have ended early.
     pub(crate) fn take_bounds_ended(&self) -> bool {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }

@@ -312,7 +312,8 @@ impl ClientBuilder {
     /// The number of the Redis database. Defaults to the URL's, or 0.
     pub fn database(mut self, database: i64) -> Self = server.database: Some(database);
 
-    /// The connections' name in Redis's `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
+    /// The connections' name in Redis's `CLIENT LIST`, and PostgreSQL's `application_name`: printable ASCII
+    /// without spaces. Defaults to none.
     pub fn client_name(mut self, name: impl AsRef<str>) -> Self =
         server.client_name: Some(name.as_ref().to_owned());
 

@@ -284,7 +284,7 @@ impl LockClient {
 
     /// The lock that serves waiters in order of arrival, in all processes: Redisson's fair `RLock`.
     ///
-    /// A waiter keeps its place in the store's queue by attempts, at least each 1.2 s; a dead waiter is skipped
+    /// A waiter keeps its place in the store's queue by an attempt at least each 1.2 s; a dead one is skipped
     /// after some 6 s (Redisson's after up to five minutes). `try_lock` succeeds only if nobody waits.
     ///
     /// Each hand-over takes a message and a request, so fair locks are slower. For one name use fair locks or

@@ -81,8 +81,7 @@ impl ClientBuilder {
         }
     }
 
-    /// Reads a duration, as in variables and the program's options: seconds, or numbers with units in
-    /// sequence.
+    /// Reads a duration, as in variables and the program's options: seconds, or numbers with units.
     ///
     /// # Errors
     /// Why the text is no duration.

@@ -99,12 +99,11 @@ pub enum Event<'a> {
         op: &'static str,
         /// The time from sending the request until its answer was read, or the client stopped waiting.
         took: Duration,
-        /// The failure, if any. If its [`outcome_unknown`](Error::outcome_unknown), the request may have been
-        /// carried out.
+        /// The failure, if any. If its [`outcome_unknown`](Error::outcome_unknown) is true, the request may
+        /// have been carried out.
         error: Option<&'a Error>,
     },
-    /// A hold's renewal failed; the client repeats it. Reported at the first failure, then at growing
-    /// intervals.
+    /// A hold's renewal failed; the client repeats it. Reported at once, then at growing intervals.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -216,7 +215,7 @@ pub enum Event<'a> {
     /// Callbacks keep up again: no report is dropped any more.
     #[non_exhaustive]
     CallbacksCaughtUp {
-        /// The number of reports dropped since `CallbacksDelayed`.
+        /// The number of reports dropped while callbacks were slow.
         dropped: u64,
     },
     /// A setting of the servers, or the program's use of its clients, weakens a promise. No call fails.
