@@ -73,7 +73,7 @@ macro_rules! client_options {
                 /// The allowed hosts and the state of host look-ups, shared by all connections of the client.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may store the number of its format; `directory` sets it.
+                /// Whether the client may store the number of its lock format; `directory` sets this too.
                 notes: bool = true;
             }
             /// The servers of a Redlock, and the time-out of a request to one of them.

@@ -46,7 +46,7 @@ pub struct DeadlockStep {
     pub wait_id: u64,
     /// The location of the waiting thread; empty if not known.
     pub location: Location,
-    /// Whether the thread belongs to the asking client.
+    /// Whether the thread belongs to the client that found the deadlock.
     pub by_this_client: bool,
     /// The lock that the thread holds, and for which the thread of the step before waits.
     pub holds: String,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::pid_namespace;
 
-/// The process that made the first client; 0 before. A forked child inherits the value.
+/// The id of the process that made the first client; 0 before. A forked child inherits the value.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
 /// The PID namespace of the process in `FIRST`; 0 if unknown.

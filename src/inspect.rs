@@ -25,14 +25,14 @@ use crate::system;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The name, as it was asked for.
+    /// The name, as `inspect` was given it.
     pub name: String,
     /// The kind of object, as far as can be seen.
     pub kind: ObjectKind,
     /// The holders: one, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
-    /// The time until the object ends unless renewed: `None` if there is no object, `Duration::MAX` if it has no
-    /// end.
+    /// The time until the object ends unless renewed: `None` if there is no object, `Duration::MAX` if it has
+    /// no end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was granted.
     pub fencing_token: Option<FencingToken>,
@@ -44,8 +44,8 @@ pub struct Inspection {
     pub waiting: u64,
     /// Whether there may be more waiters, since not all directory entries were read.
     pub waiting_at_least: bool,
-    /// The number of clients that listen for a release, which a client does until a few seconds after its
-    /// wait. `None` for fair locks.
+    /// The number of clients that listen for a release. A client listens until a few seconds after its wait.
+    /// `None` for fair locks.
     pub listeners: Option<u64>,
     /// The number of available permits, or what is left to count down.
     pub count: Option<i64>,
@@ -81,7 +81,7 @@ pub enum ObjectKind {
     /// Nothing: a free lock, an open latch, or an unused name.
     #[default]
     Absent,
-    /// The reentrant lock; also as spin lock or non-reentrant.
+    /// The reentrant lock. Spin locks and non-reentrant locks are shown in the same way.
     Lock,
     /// A lock with a fencing token for each grant.
     FencedLock,
@@ -107,7 +107,7 @@ pub enum ObjectKind {
     GroupLock,
     /// Another object, of which nothing is shown.
     Foreign {
-        /// The store's name for it.
+        /// The object's type, as the store names it.
         what: String,
     },
 }
@@ -151,9 +151,9 @@ pub struct Holder {
     pub owner: String,
     /// How many times the owner holds the lock: once, and once more for each re-entry.
     pub hold_count: Option<u32>,
-    /// The half of a read-write lock.
+    /// The half of a read-write lock that the owner holds; `None` for other locks.
     pub mode: Option<Mode>,
-    /// Whether the asking client is the owner.
+    /// Whether the owner belongs to the client that inspects.
     pub by_this_client: bool,
     /// The time until the hold ends unless renewed; zero for a dead reader, `None` if it has no end, or none
     /// is known.
@@ -194,13 +194,13 @@ impl Holder {
 pub struct Waiter {
     /// As [`Holder::owner`]; in a wait queue of clients, the id of a client, for all its threads.
     pub owner: String,
-    /// Whether the waiter belongs to the asking client.
+    /// Whether the waiter belongs to the client that inspects.
     pub by_this_client: bool,
     /// How long a waiter for a fair lock keeps its place without a further attempt. This crate's waiters
     /// attempt each 1.2 s and keep their places for 6 s; Redisson's keep theirs for minutes.
     pub remaining: Option<Duration>,
-    /// How long the waiter has waited: in a wait queue by the server's clock, otherwise as its client reported
-    /// up to a third of its lease ago.
+    /// How long the waiter has waited: in a wait queue by the server's clock, otherwise as its client
+    /// reported up to a third of its lease ago.
     pub waiting_for: Option<Duration>,
     /// The waiter's location, if known. If several threads of a client wait, that of the longest waiter.
     pub location: Option<Location>,
@@ -234,7 +234,7 @@ pub struct PermitInfo {
     pub remaining: Duration,
 }
 
-/// The location of a holder or waiter, as its client reported.
+/// Where a holder or waiter runs (host, process, thread), as its client reported.
 ///
 /// # Examples
 /// ```
@@ -252,9 +252,9 @@ pub struct Location {
     /// The process id.
     pub pid: u32,
     /// The thread's name. Empty for a thread without a name, for a guard that may change threads, and if not
-    /// known: a client reports its first 64 holds and waits, each third of its lease.
+    /// yet reported: a client reports each third of its lease, and only its first 64 holds and waits.
     pub thread: String,
-    /// The file name of the program; empty if not known.
+    /// The file name of the process's program; empty if not known.
     pub program: String,
     /// The text of [`ClientBuilder::label`](crate::ClientBuilder::label).
     pub label: Option<String>,
@@ -432,7 +432,7 @@ pub struct Health {
     /// `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`, `"postgres"`, `"mysql"`,
     /// `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
     pub store: &'static str,
-    /// The time of the round trip.
+    /// How long the request and its answer took.
     pub latency: Duration,
     /// Whether messages wake waiters.
     pub wakeups: Wakeups,
@@ -445,7 +445,7 @@ pub struct Health {
     pub other_tables: Vec<String>,
 }
 
-/// Whether a release elsewhere wakes waiters here.
+/// Whether a release by another client wakes waiters of this client.
 ///
 /// # Examples
 /// ```

@@ -84,8 +84,8 @@
 //! |---|---|
 //! | `redis` | `redis://` URLs: one server, Sentinels, a cluster, Redlock, a ring |
 //! | `tls` | `rediss://` and the TLS of the other stores, by rustls; certificates are verified unless a database's URL says otherwise |
-//! | `postgres` | `postgres://` URLs, and locks on a transaction of the caller's own |
-//! | `mysql` | `mysql://` and `mariadb://` URLs, and locks on a transaction of the caller's own |
+//! | `postgres` | `postgres://` URLs, and locks that belong to a transaction of the caller's own |
+//! | `mysql` | `mysql://` and `mariadb://` URLs, and locks that belong to a transaction of the caller's own |
 //! | `sqlite` | `sqlite://` URLs: a file, for the processes of one machine |
 //! | `etcd` | `etcd://` URLs |
 //! | `zookeeper` | `zk://` URLs; the locks are Curator's |
@@ -222,7 +222,7 @@ pub use stores::sql::postgres::in_transaction as postgres;
 pub use time::ManualClock;
 pub use topologies::ring::plan::{Ring, RingNode};
 
-/// Only the program `leasehold` may use this module, which may change in any version.
+/// Only the command-line program `leasehold` may use this module, which may change in any version.
 #[doc(hidden)]
 pub mod program {
     pub use crate::client::settings::{HOST_NAME, NANOS, SPAN, Settings};

@@ -36,7 +36,7 @@ struct ServiceState {
     bounds_ended: AtomicBool,
     /// Whether a test has paused the thread.
     stands_still: AtomicBool,
-    /// Whether the client is ending. [`take_time`] then ends at once: perhaps nobody moves the clock again.
+    /// Whether the client is ending. [`take_time`] then returns at once: the clock may never move again.
     is_ending: AtomicBool,
 }
 
@@ -45,8 +45,8 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass. On a manual clock, a service waits until others have moved the clock that far, and any
-/// other thread moves it.
+/// Lets `span` pass. On a manual clock, a service waits until others have moved the clock that far; any other
+/// thread moves the clock itself.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);
@@ -79,7 +79,7 @@ impl Parker {
         Parker { waker, clock: clock.clone(), registered, is_service: false, asked: Arc::default() }
     }
 
-    /// A parker for a thread that acts by the clock: a manual clock does not move past the end of its sleep.
+    /// A parker for a service: a manual clock does not move past the moment until which the service sleeps.
     pub(crate) fn service(clock: &Clock) -> Parker {
         let mut parker = Parker::new(clock);
         parker.is_service = true;
@@ -100,7 +100,7 @@ impl Parker {
         }
     }
 
-    /// Whether [`ServiceWaker::bounds_ended`] was called since the last call: holds may have ended early.
+    /// Whether [`ServiceWaker::bounds_ended`] was called since the last take: holds may have ended early.
     pub(crate) fn take_bounds_ended(&self) -> bool {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
@@ -116,7 +116,8 @@ impl Parker {
         woken
     }
 
-    /// Sleeps while a test makes this service stand still. A manual clock goes on meanwhile.
+    /// Sleeps while a test makes this service stand still. The service counts as asleep meanwhile, so a
+    /// manual clock does not wait for it.
     fn while_still(&self) {
         let mut has_slept = false;
         while self.asked.stands_still.load(Ordering::SeqCst) {
@@ -196,7 +197,7 @@ impl ServiceWaker {
         self.wake();
     }
 
-    /// Makes the timer check now for lost holds: a store's session, with which its holds end, may have ended.
+    /// Wakes the service to check for lost holds: a store's session, with which its holds end, may be over.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),
         allow(dead_code, reason = "other stores bind nothing")

@@ -28,7 +28,7 @@ pub(crate) fn password_in(file: PathBuf) -> Provider {
     provider(move |_| read_secret(&file).map(Credentials::new))
 }
 
-/// The options with the secrets of one moment.
+/// A client's options, with the secrets that the sources (provider and files) gave at one moment.
 struct Secrets {
     asked: Moment,
     options: ServerOptions,
@@ -62,8 +62,8 @@ impl ServerOptions {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// Asks the sources for the server at `address`. Only the credentials of a changed URL are used: the
-    /// client stays with the servers that have its locks.
+    /// Asks the sources for the secrets of the server at `address`. Of a changed URL only the credentials are
+    /// used: the client stays with the servers that have its locks.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
         // The contents are noted before the files are used, so the next comparison shows a change during the
@@ -112,7 +112,7 @@ pub(crate) struct Renewable<T> {
     made: Mutex<HashMap<Box<str>, Made<T>>>,
     /// Refusals for which the sources had no newer secret, since the last successful connection.
     refusals: AtomicU32,
-    /// [`FRESH`], except in tests.
+    /// How long a provider's answer is reused: [`FRESH`], except in tests.
     fresh: Duration,
 }
 
@@ -128,7 +128,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Also returns a form without the provider's credentials, for hosts and paths.
+    /// Also returns a form without the provider's credentials, from which the store reads hosts and paths.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
@@ -192,7 +192,7 @@ impl<T> Renewable<T> {
         Ok(made)
     }
 
-    /// The form to try after `tried` failed with `error`; `None`: nothing new.
+    /// The form to try after `tried` failed with `error`; `None`: no newer one, or no secret was refused.
     fn after(
         &self,
         error: &Error,

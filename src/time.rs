@@ -28,7 +28,7 @@ impl Moment {
         }
     }
 
-    /// The earlier moment; at the earliest the clock's beginning.
+    /// The moment that lies `duration` before this one; at the earliest the clock's beginning.
     pub(crate) fn minus(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_sub(nanos(duration)))
     }
@@ -100,7 +100,7 @@ pub(crate) fn wall_ms() -> u64 {
     since.map_or(0, millis)
 }
 
-/// The end of a hold: when renewals end, or after a fixed time.
+/// How a hold's lease ends: when renewals end, or after a fixed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lease {
     /// The client's lease, renewed until released.
@@ -237,7 +237,7 @@ impl ManualClock {
         }
     }
 
-    /// Signals `waker` whenever the clock moves, until [`forget`](Self::forget).
+    /// Signals `waker` whenever the clock moves, until [`forget`](Self::forget) gets the returned id.
     pub(crate) fn register(&self, waker: Waker) -> u64 {
         let mut state = self.shared.state.lock();
         state.next_id += 1;
@@ -263,7 +263,7 @@ impl ManualClock {
         waker.wake();
     }
 
-    /// Called by the thread `id`, which acts by this clock: says that the thread works, or sleeps until a moment.
+    /// Notes until when the thread `id`, which acts by this clock and calls this, sleeps; `None`: it works.
     /// `wake_service` may signal the thread just before this call; a signalled thread counts as working.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();

@@ -126,7 +126,7 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// Explains a failed connection if TLS failed; another attempt would fail, too.
+/// Explains a failed connection if TLS failed, so that another attempt would fail too; otherwise `None`.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let words = match error {

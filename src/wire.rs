@@ -43,7 +43,7 @@ pub(crate) enum Wire {
 
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::Config as TlsConfig;
-/// Without the feature no value of this type exists.
+/// Without the feature `tls` no value of this type exists.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub(crate) enum TlsConfig {}

@@ -87,9 +87,9 @@ impl ClientBuilder {
 
     /// How long one request may take. Defaults to 3 s.
     ///
-    /// After this time the outcome is unknown, and the client resolves it. Keep the time-out under a third of
-    /// the lease. With a time-out above the lease one request without an answer can cost every hold, so such
-    /// a client reports an [`Event::Warning`].
+    /// After this time it is unknown whether the request was carried out; the client then undoes an acquire,
+    /// and repeats a release. Keep the time-out under a third of the lease. With a time-out above the lease
+    /// one request without an answer can cost every hold, so such a client reports an [`Event::Warning`].
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.server.command_timeout = timeout;
@@ -301,7 +301,7 @@ impl ClientBuilder {
     /// each request has its own connection. Defaults to 8; at most 10,000.
     pub fn pool_size(mut self, size: u32) -> Self = server.pool_size: size;
 
-    /// The ACL user. Defaults to the URL's.
+    /// The store's user, on Redis the ACL user. Defaults to the URL's.
     pub fn username(mut self, username: impl AsRef<str>) -> Self =
         server.username: Some(username.as_ref().to_owned());
 
@@ -309,10 +309,11 @@ impl ClientBuilder {
     pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self =
         server.sentinel_username: Some(username.as_ref().to_owned());
 
-    /// The database number. Defaults to the URL's, or 0.
+    /// The number of the Redis database. Defaults to the URL's, or 0.
     pub fn database(mut self, database: i64) -> Self = server.database: Some(database);
 
-    /// The connections' name in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
+    /// The connections' name in Redis's `CLIENT LIST`, and PostgreSQL's `application_name`: printable ASCII
+    /// without spaces. Defaults to none.
     pub fn client_name(mut self, name: impl AsRef<str>) -> Self =
         server.client_name: Some(name.as_ref().to_owned());
 
@@ -381,7 +382,7 @@ impl ClientBuilder {
     /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self = server.table.create: create;
 
-    /// Keeps locks without a table, by PostgreSQL's advisory locks or MySQL's `GET_LOCK`. Defaults to rows.
+    /// Keeps locks by PostgreSQL's advisory locks or MySQL's `GET_LOCK`. Defaults to a table of locks.
     ///
     /// Each hold has its own connection, and ends with it: see [session
     /// locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks). Then only
@@ -396,7 +397,7 @@ impl ClientBuilder {
     /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#the-designated-poller-mysql-mariadb).
     pub fn designated_poller(mut self, is_on: bool) -> Self = server.table.designated_poller: is_on;
 
-    /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
+    /// How long a thread that holds a lock waits for another lock before the client checks for a deadlock.
     /// Defaults to 1 s; at least 10 ms; `Duration::MAX` never checks.
     ///
     /// The client checks again after pauses of 1, 2, 4, 8 and 16 s, then every 30 s, with at most 33 requests

@@ -65,8 +65,8 @@ macro_rules! rows {
 }
 
 impl ClientBuilder {
-    /// A builder with the values of these environment variables. A variable that is not set, or empty, leaves
-    /// the default; the builder's methods can override each value.
+    /// A builder with the values of the environment variables below. A variable that is not set, or empty,
+    /// leaves the default; the builder's methods can override each value.
     ///
     /// | Variable | As | Example |
     /// |---|---|---|
@@ -225,7 +225,7 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
     Ok(builder)
 }
 
-/// Servers with optional labels and weights: `label*2=redis://host`.
+/// Reads a ring's servers, with optional labels and weights: `label*2=redis://host`.
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
         let (before, url) = labelled(word);

@@ -90,7 +90,7 @@ pub struct Clients {
 struct List<T> {
     engine: Arc<Engine>,
     page: VecDeque<T>,
-    /// `None` after the last page.
+    /// Where in the store the next page begins; `None` after the last page.
     next: Option<Place>,
     cost: ListCost,
 }
@@ -137,8 +137,8 @@ impl LockClient {
     /// up to its lease.
     ///
     /// # Errors
-    /// As [`list`](Self::list). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) too if a database lacks
-    /// the table of entries.
+    /// As [`list`](Self::list). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) too if a database
+    /// lacks the table of entries.
     ///
     /// # Guarantees
     /// An entry is up to a third of its client's lease old. Anyone who may write to the store can forge one.
@@ -149,7 +149,7 @@ impl LockClient {
     /// Looks for threads of all clients on this store that wait for each other in a cycle. See [`Deadlock`].
     ///
     /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if its
-    /// thread holds something. The search considers plain, fenced, fair and token locks, both halves of
+    /// thread holds a lock. The search considers plain, fenced, fair and token locks, both halves of
     /// read-write locks, and all of these in multi-locks. It does not consider permits, which have no single
     /// holder; holds of guards that may change threads; or a thread that holds by one client and waits by
     /// another. Without a [directory](crate::ClientBuilder::directory) it considers this client's threads
@@ -223,7 +223,7 @@ impl Locks {
         self.list.turn_page(|engine, place| locks_page(engine, wanted, known, place))
     }
 
-    /// The cost so far.
+    /// The requests sent and the keys read so far.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost
@@ -270,7 +270,7 @@ fn locks_page(
 }
 
 impl Clients {
-    /// The cost so far.
+    /// The requests sent and the keys read so far.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost

@@ -132,12 +132,13 @@ impl LockClient {
         LockClient::builder().redlock(nodes).build()
     }
 
-    /// Starts a client with options.
+    /// Starts a builder, which takes a client's options and then makes the client.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// Connects to independent servers, each with a part of the names. See [`Ring`] for lists that change.
+    /// Connects to independent Redis servers, each of which keeps a part of the locks, chosen by name. See
+    /// [`Ring`] for lists of servers that change.
     ///
     /// # Blocking
     /// Up to the connect time-out (default 3 s), for all nodes together.
@@ -240,7 +241,8 @@ impl LockClient {
         self.engine.id
     }
 
-    /// The owner of the calling thread's next lock; in a forked child an owner that holds nothing.
+    /// The owner under which the calling thread takes its next lock. In a forked child: an owner that holds
+    /// nothing.
     ///
     /// If this client has no right to the store's wait queue, its id in owners of plain and fenced locks is a
     /// UUID of version 4 instead of 8 (see
@@ -258,8 +260,8 @@ impl LockClient {
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].
     ///
-    /// No I/O; a bad name (empty, over 64 KiB, or like a further key of another lock) is an error at first
-    /// use.
+    /// No I/O; a bad name (empty, over 64 KiB, or in the form of a second key that a lock has in the store)
+    /// is an error at first use.
     pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
@@ -282,7 +284,7 @@ impl LockClient {
 
     /// The lock that serves waiters in order of arrival, in all processes: Redisson's fair `RLock`.
     ///
-    /// A waiter keeps its place in the store's queue by asking at least every 1.2 s; a dead waiter is skipped
+    /// A waiter keeps its place in the store's queue by an attempt at least each 1.2 s; a dead one is skipped
     /// after some 6 s (Redisson's after up to five minutes). `try_lock` succeeds only if nobody waits.
     ///
     /// Each hand-over takes a message and a request, so fair locks are slower. For one name use fair locks or
@@ -292,27 +294,28 @@ impl LockClient {
         self.lock_builder(name).fair().build()
     }
 
-    /// Many readers or one writer under this name: Redisson's `RReadWriteLock`.
+    /// The lock of this name that many readers or one writer may hold: Redisson's `RReadWriteLock`.
     pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         ReadWriteLock::new(&self.engine, name.as_ref())
     }
 
-    /// A number of permits under this name: Redisson's `RSemaphore`.
+    /// The semaphore of this name, a number of permits: Redisson's `RSemaphore`.
     pub fn get_semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore::new(&self.engine, name.as_ref())
     }
 
-    /// A number of permits with ids and leases under this name: Redisson's `RPermitExpirableSemaphore`.
+    /// The semaphore of this name whose permits have ids and leases: Redisson's `RPermitExpirableSemaphore`.
     pub fn get_expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore::new(&self.engine, name.as_ref())
     }
 
-    /// A count under this name, and waiters for zero: Redisson's `RCountDownLatch`.
+    /// The latch of this name, a count whose zero threads wait for: Redisson's `RCountDownLatch`.
     pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(&self.engine, name.as_ref())
     }
 
-    /// Several locks, all or none, of any kinds and clients: Redisson's `RedissonMultiLock`.
+    /// One lock made of several, of any kinds and clients, which are acquired all or none: Redisson's
+    /// `RedissonMultiLock`.
     ///
     /// No I/O and no error: an empty list, a lock given twice, and a bad name are errors at first use.
     pub fn get_multi_lock(&self, locks: impl IntoLocks) -> MultiLock {
@@ -327,7 +330,7 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. A release notifies
+    /// For store users without the right to subscribe, and for locks rarely waited for. A release notifies
     /// waiters that do not spin; that of Java's spin lock does not. Spinning threads of a client queue
     /// locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
@@ -387,7 +390,7 @@ impl LockClient {
         })
     }
 
-    /// Shows the object under a name, of whatever kind, Java's included: who holds it, how often and for how
+    /// Shows the object under a name, of whatever kind, Redisson's too: who holds it, how often and for how
     /// long, who waits, how many permits are out. Changes nothing.
     ///
     /// Holders and waiters of this crate are shown with host, process, program and thread, as they wrote to
@@ -398,7 +401,8 @@ impl LockClient {
     /// # Blocking
     /// - To read the lock: one round trip on Redis and in a database's table, two on etcd, one for each holder
     ///   and waiter on ZooKeeper, up to four elsewhere.
-    /// - To locate holders and waiters: one more on a single Redis, elsewhere one for each other client.
+    /// - To locate holders and waiters: one more round trip on a single Redis, elsewhere one for each
+    ///   other client.
     /// - To find waiters that the store does not know: up to 400 pages of the directory.
     ///
     /// Each of the three steps may take one command time-out.
@@ -547,8 +551,9 @@ impl LockClient {
         run_once(&self.engine, (Kind::Fenced, lock.checked("run_once")?), at_least, at_most, job)
     }
 
-    /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this at its end, with its
-    /// guard. A `code` of 0 is a success. The record stays in the directory for 40 days.
+    /// Records how a run of a job ended, for [`last_run`](Self::last_run). The job of
+    /// [`run_once`](Self::run_once) calls this at its end, with its guard. A `code` of 0 is a success. The
+    /// record stays in the directory for 40 days.
     ///
     /// # Blocking
     /// One round trip, or two if `code` is not 0: up to a command time-out each.
@@ -598,8 +603,9 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Stops this client's own threads until the result is dropped, as if its process were stopped: the
-    /// client renews nothing, and reports no loss. Afterwards the client continues, and reports what it lost.
+    /// Stops the threads that `client` runs until the returned value is dropped, as if its process were
+    /// stopped: the client renews nothing, and reports no loss. Afterwards the client continues, and reports
+    /// what it lost.
     ///
     /// The test's own threads continue, unlike a stopped process's, and callbacks already due still run.
     ///

@@ -100,7 +100,7 @@ pub(super) fn checked_kind(server: &ServerOptions, servers: &Servers) -> Result<
     Ok(store)
 }
 
-/// Refuses options of a lazy client with which it could never connect.
+/// Refuses options with which a lazy client could never connect.
 pub(super) fn check(server: &ServerOptions, servers: &Servers, store: &str) -> Result<()> {
     match servers {
         Servers::One if matches!(store, "redis" | "redis-sentinel") => check_place(server),

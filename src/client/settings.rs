@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::client::ClientBuilder;
 use crate::config::{Provider, debug_fields, read_urls};
 
-/// This machine's clock, which also runs while the machine sleeps, in nanoseconds.
+/// The time in nanoseconds by this machine's clock, which also runs while the machine sleeps.
 pub const NANOS: fn() -> u64 = crate::system::nanos;
 /// The name of this machine.
 pub const HOST_NAME: fn() -> String = crate::system::host_name;
-/// A time in words.
+/// A duration in words.
 pub const SPAN: fn(Duration) -> String = crate::inspect::span;
 
 /// The options in effect. Empty or `None` means the default.
@@ -81,10 +81,10 @@ impl ClientBuilder {
         }
     }
 
-    /// Reads a time, as in variables and the program's options: seconds, or numbers with units in sequence.
+    /// Reads a duration, as in variables and the program's options: seconds, or numbers with units.
     ///
     /// # Errors
-    /// Why the text is no time.
+    /// Why the text is no duration.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
         parsed(text).ok_or("its value is not a duration: write seconds, or a form like 500ms, 1h30m or 2d")

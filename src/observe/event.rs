@@ -30,7 +30,7 @@ use crate::ident::Owner;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call begins to sleep for a lock, for the first time. `Acquired` or `GaveUp` follows.
+    /// A call begins its first sleep while it waits for a lock. `Acquired` or `GaveUp` follows.
     #[non_exhaustive]
     Waiting {
         /// The lock.
@@ -47,9 +47,9 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The new holder.
         owner: Owner,
-        /// The time that the call waited.
+        /// How long the call took.
         waited: Duration,
-        /// The number of requests that the call sent to the store.
+        /// The number of attempts (requests for the lock) that the call sent to the store.
         attempts: u32,
     },
     /// The lock just acquired came from a thread that released it to this waiter, in this process or another.
@@ -63,7 +63,8 @@ pub enum Event<'a> {
         owner: Owner,
         /// Whether a thread of this client released the lock.
         is_local: bool,
-        /// Time to the grant: from the release request, or from another process's message.
+        /// The time to the grant, from the release request of this client's thread, or from the arrival of
+        /// another process's message.
         took: Duration,
     },
     /// A call ended without the lock.
@@ -73,9 +74,9 @@ pub enum Event<'a> {
         name: &'a str,
         /// The lock's kind.
         kind: &'static str,
-        /// The time that the call waited.
+        /// How long the call took.
         waited: Duration,
-        /// The number of requests that the call sent to the store.
+        /// The number of attempts (requests for the lock) that the call sent to the store.
         attempts: u32,
         /// Why the call gave up.
         reason: GaveUpReason<'a>,
@@ -85,12 +86,12 @@ pub enum Event<'a> {
     Renewed {
         /// The number of renewed holds.
         holds: u64,
-        /// The time of the request.
+        /// How long the request took.
         took: Duration,
         /// How late the request was for its most overdue hold: zero while renewals are in time.
         lag: Duration,
     },
-    /// A request ended that changes something in the store.
+    /// A request that changes something in the store has ended.
     #[non_exhaustive]
     Request {
         /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this
@@ -98,10 +99,11 @@ pub enum Event<'a> {
         op: &'static str,
         /// The time from sending the request until its answer was read, or the client stopped waiting.
         took: Duration,
-        /// The failure, if any. If its outcome is unknown, the request may have been carried out.
+        /// The failure, if any. If its [`outcome_unknown`](Error::outcome_unknown) is true, the request may
+        /// have been carried out.
         error: Option<&'a Error>,
     },
-    /// A renewal failed, and is repeated. Reported at a hold's first failure, then at growing intervals.
+    /// A hold's renewal failed; the client repeats it. Reported at once, then at growing intervals.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -132,7 +134,7 @@ pub enum Event<'a> {
     /// the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
-        /// The lock; empty for releases of a client that ended.
+        /// The lock; perhaps empty if a client that ended released several locks at once.
         name: &'a str,
         /// The error of the release.
         error: &'a Error,
@@ -144,9 +146,9 @@ pub enum Event<'a> {
         loss: &'a Loss,
         /// The kind of the lock.
         kind: &'static str,
-        /// From the grant to the loss.
+        /// The time from the grant to the loss.
         held: Duration,
-        /// How long the hold's renewal had been due; zero if no renewal was due.
+        /// How long the hold's renewal had been due at the loss; zero if no renewal was due.
         overdue: Duration,
         /// Whether the thread that held the lock had ended without a release.
         is_abandoned: bool,
@@ -161,7 +163,7 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may have been carried out. The client undoes it; the call continues if it has time.
+    /// A failed acquire may have been carried out. The client undoes it; the call tries again if it has time.
     #[non_exhaustive]
     UnknownOutcome {
         /// The lock.
@@ -171,8 +173,8 @@ pub enum Event<'a> {
         /// The error of the acquire.
         error: &'a Error,
     },
-    /// Threads wait for each other in a cycle, one of them this client's. Reported once, until
-    /// `DeadlockOver`.
+    /// Threads wait for each other in a cycle; at least one is this client's. Reported once, and not again
+    /// before `DeadlockOver`.
     #[non_exhaustive]
     Deadlock {
         /// The cycle.
@@ -186,13 +188,13 @@ pub enum Event<'a> {
         /// How long the deadlock was known.
         lasted: Duration,
     },
-    /// The store's notifications do not arrive; until they do, waiters only poll.
+    /// The store's notifications of releases do not arrive; until they do, waiters only poll.
     #[non_exhaustive]
     WakeupsDown {
         /// The error that ended the notifications.
         error: &'a Error,
     },
-    /// The store's notifications arrive again.
+    /// The store's notifications of releases arrive again.
     WakeupsUp,
     /// A server whose replicas are to acknowledge each grant has no replica that is connected and up to date:
     /// from now on grants count without acknowledgement. Reported once, until a replica is back.
@@ -201,19 +203,19 @@ pub enum Event<'a> {
         /// The server, or the Sentinels that name it.
         server: &'a str,
     },
-    /// A server of [`NoReplica`](Event::NoReplica) has a replica again, and each grant waits for it.
+    /// A server of [`NoReplica`](Event::NoReplica) has a replica again, which each grant waits for.
     #[non_exhaustive]
     ReplicaBack {
         /// The server, or the Sentinels that name it.
         server: &'a str,
     },
-    /// Callbacks are slow and reports wait: those of renewals and releases are dropped from now on.
-    /// Reported on its own thread, since the callback thread is busy.
+    /// Callbacks are slow, so reports wait for their thread; reports of renewals and releases are dropped
+    /// from now on. A new thread reports this event, since the callback thread is busy.
     CallbacksDelayed,
-    /// Callbacks keep up again.
+    /// Callbacks keep up again: no report is dropped any more.
     #[non_exhaustive]
     CallbacksCaughtUp {
-        /// The number of dropped reports.
+        /// The number of reports dropped while callbacks were slow.
         dropped: u64,
     },
     /// A setting of the servers, or the program's use of its clients, weakens a promise. No call fails.

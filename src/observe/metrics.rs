@@ -159,8 +159,8 @@ impl Metrics {
         Metrics::of(labels, group_of)
     }
 
-    /// Adds the label `group`, computed from a lock's name, to waits and holds. The first 64 groups have
-    /// series of their own; all others are `other`.
+    /// Adds the label `group`, computed from a lock's name, to the histograms of waits and holds. The first
+    /// 64 groups have series of their own; all later ones are `other`.
     #[must_use]
     pub fn group_names(self, group_of: impl Fn(&str) -> String + Send + Sync + 'static) -> Metrics {
         let (labels, _) = self.parts();

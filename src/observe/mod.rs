@@ -24,7 +24,7 @@ pub use crate::observe::event::{Loss, LossReason};
 /// | Reported | Events | Calls of the same client |
 /// |---|---|---|
 /// | on the calling thread, before the call returns | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_off"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
-/// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and delay later reports |
+/// | on the callback thread | the events of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and delay later reports |
 ///
 /// On the calling thread an observer runs in the middle of a call. Therefore every call by which it would
 /// send a request through the same client returns [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) at once.

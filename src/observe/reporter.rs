@@ -36,7 +36,7 @@ pub(crate) struct Reporter {
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
-/// Callbacks of released holds, which will not run; see `drop_later`.
+/// Loss callbacks of released holds: they will never run, and wait to be dropped; see `drop_later`.
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
@@ -52,7 +52,8 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, an event cancels a last opposite one.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. In a full queue a new event is not added, but
+/// removes the last one if that is its opposite.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -115,7 +116,8 @@ impl Reporter {
         }
     }
 
-    /// A value that reports the request when it is dropped, so that the caller can act on the answer first.
+    /// Returns a value whose drop reports the request, so that the caller can act on the answer first. `None`
+    /// without observers.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -203,8 +205,8 @@ impl Reporter {
         }
     }
 
-    /// Reports that a subscription is down, with the reason, or up again (`None`). The reporter counts
-    /// those that are down, so a subscription must report each change once.
+    /// Reports that a subscription is down, with the reason, or up again (`None`). The reporter counts the
+    /// subscriptions that are down, so each change must be reported once.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.subscriptions_down.fetch_add(1, Ordering::SeqCst),
@@ -266,9 +268,9 @@ impl Reporter {
         }
     }
 
-    /// Drops a callback that will not run, on the callback thread. The callback may own the client, whose end
-    /// waits for the thread that reads replies; that thread may call this function. If too many callbacks
-    /// wait, the callback thread may be stuck, so a new thread drops them all.
+    /// Drops, on the callback thread, a loss callback that will not run. The callback may own the client,
+    /// whose end waits for the thread that reads replies: if that thread dropped the callback, it would wait
+    /// for itself. If too many callbacks wait, the callback thread may be stuck, so a new thread drops all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -318,12 +320,12 @@ fn report_to(observers: &[Arc<dyn Observer>], about: impl Fn(&dyn Observer)) {
     observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
 }
 
-/// Catches a panic of the callback, which the panic hook has printed.
+/// Runs the program's code and catches its panic, which the panic hook has printed.
 fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
 }
 
-/// Drops each callback separately, so that a panic in one drop does not prevent the others.
+/// Drops each callback separately, so that a panic in one drop does not prevent the other drops.
 fn drop_all(callbacks: Vec<OnLost>) {
     callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }

@@ -87,7 +87,7 @@ impl HoldSpan {
         cfg!(feature = "tracing") && self.0.lock().is_some()
     }
 
-    /// Runs the report of an event inside the hold's span, on any thread.
+    /// Returns a function that runs an event's report inside the hold's span, on the thread that calls it.
     pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
         within(self.0.lock().clone())
     }

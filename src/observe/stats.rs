@@ -59,11 +59,11 @@ pub struct Stats {
     pub unknown_outcomes: u64,
     /// Deadlocks that are certain and include a thread of this client.
     pub deadlocks: u64,
-    /// Waiters woken by a message of the store.
+    /// How often a message of the store woke a waiter.
     pub woken_by_message: u64,
-    /// Waiters woken by a release of this client, or as the next in its queue.
+    /// How often a waiter was woken by a release of this client, or as the next in this client's queue.
     pub woken_locally: u64,
-    /// Waiters that polled.
+    /// How often a waiter woke by time, to poll.
     pub woken_by_time: u64,
 }
 
@@ -83,7 +83,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The numbers except those of holds, which the registry has.
+            /// All numbers but those about current holds, which the registry of holds knows.
             pub(crate) fn stats(&self) -> Stats {
                 Stats { $($count: self.$count.get(),)+ ..Stats::default() }
             }
@@ -173,7 +173,7 @@ struct Waits {
 }
 
 impl WaitedFor {
-    /// Counts a wait. Only a new name needs a scan, which takes far less time than the wait.
+    /// Counts a wait. Only a new name needs a scan of all names, which takes far less time than the wait.
     fn note(&self, name: &str) {
         let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(name) {
