@@ -43,7 +43,7 @@ pub(crate) enum Wire {
 
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::Config as TlsConfig;
-/// Without the feature no value of this type exists.
+/// Without the feature `tls` this type has no values, so no connection can use TLS.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub(crate) enum TlsConfig {}
@@ -137,7 +137,7 @@ impl Wire {
         on_socket!(self, socket => socket.set_write_timeout(Some(timeout)), _ => Ok(()))
     }
 
-    /// Whether a read would return at once, with bytes or the end.
+    /// Whether a read would return at once, with bytes or the end of the connection.
     pub(crate) fn has_bytes(&self) -> bool {
         match self.unread() {
             #[cfg(any(feature = "tls", leasehold_shuttle))]

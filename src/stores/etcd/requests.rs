@@ -97,7 +97,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Makes the first key in the queue last for the claim's lease. `false` if the key has ended.
+    /// Prolongs the claim's key, now the first in the queue, to the claim's lease. `false` if the key has
+    /// ended.
     pub(super) fn make_last(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {

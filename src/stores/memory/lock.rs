@@ -39,7 +39,7 @@ pub(super) struct Lock {
     pub(super) wait_queue: WaitQueue,
     /// The clients whose readers have waited since the last write.
     pub(super) readers: TimedQueue<ClientId>,
-    /// The clients whose readers were waiting when the last write ended, and have not asked since.
+    /// The clients whose readers were waiting when the last write ended, and have sent no request since.
     expected: TimedQueue<ClientId>,
     /// The end of the last write during which readers waited.
     write_ended: Option<Moment>,

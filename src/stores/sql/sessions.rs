@@ -57,7 +57,8 @@ pub(super) trait SessionDatabase: Database {
         !self.is_alive(link)
     }
 
-    /// Checks that the server answers, for drivers that cannot use a connection after a late answer.
+    /// Checks that the server answers before holds are renewed, if a late answer would make the driver drop a
+    /// hold's connection.
     fn sound_out(&self, _pool: &Pool<Self>, _deadline: Moment) -> Answer<()>
     where
         Self: Sized,

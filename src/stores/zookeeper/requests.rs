@@ -269,7 +269,8 @@ impl ZooKeeperStore {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// A holder's node and its text. If the owner of `key` is among the holders, that owner's node.
+    /// The name and text of a holder's node: of the owner of `key`, if that owner is among the holders.
+    /// `None` if there is no holder.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);

@@ -359,8 +359,9 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was open already, so began before this statement. `false` if no answer comes in
-    /// time. Sent as text, because a prepared statement begins later than its own transaction.
+    /// Whether a pooler left a transaction open in this session: it then began before this statement. `false`
+    /// if no answer comes in time. Sent as text, because a prepared statement begins later than its own
+    /// transaction.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {
