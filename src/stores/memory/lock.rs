@@ -130,7 +130,8 @@ impl Lock {
         }
     }
 
-    /// Returns `Ok` for a grant, to which the caller adds the fencing token, otherwise the refusal.
+    /// Grants the lock if the claim may have it. Returns `Ok` for a grant, to which the caller adds the
+    /// fencing token, otherwise the refusal.
     pub(super) fn attempt(
         &mut self,
         kind: LockKind,

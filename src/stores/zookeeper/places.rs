@@ -20,7 +20,7 @@ pub(super) struct PlaceKey {
 
 #[derive(Debug)]
 struct NodePlace {
-    /// Wakes the owner when the node before its own has ended, or when the connection has.
+    /// Wakes the owner when the node before its own has ended, or when the connection has ended.
     topic: Arc<Channel>,
     node: Option<LockNode>,
     /// Whether a creation had no answer, so that the node may exist, or still be created.
@@ -75,7 +75,8 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// `None` if this owner never asked for a node. A node that ended with its session does not count.
+    /// The node that the owner has, and whether there may be another. `None` if the owner never asked for a
+    /// node. A node that ended with its session does not count.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
         let mut entries = self.entries.lock();
         let place = entries.get_mut(key)?;

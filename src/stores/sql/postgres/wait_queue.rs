@@ -257,7 +257,7 @@ fn reserved(records: &[Record]) -> Answer<Option<Duration>> {
     Ok(ms.map(milliseconds))
 }
 
-/// When a waiter asks again: the time until then, and the bounds of a random addition.
+/// When a waiter tries to acquire again: the time until then, and the bounds of a random time to add.
 fn retry(seen: Option<&Row>, reserved: Option<Duration>) -> (Duration, (Duration, Duration)) {
     match (seen, reserved) {
         (Some(row), _) => (row.remaining(), AFTER_LEASE),
