@@ -75,7 +75,8 @@ impl Leases {
         }
     }
 
-    /// The idle lease that was used last, so that superfluous leases stay idle until they end.
+    /// Takes the idle lease of `ttl` seconds that was used last, so that superfluous leases stay idle until
+    /// they end.
     fn take_idle(&self, ttl: u64) -> Option<EtcdLease> {
         let mut state = self.state.lock();
         let now = Clock::System.now();

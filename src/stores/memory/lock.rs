@@ -224,8 +224,8 @@ impl Lock {
     }
 
     /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
-    /// that waited for a write get the lock first. The caller wakes them by the channel, so only the next
-    /// writer is in the list; its message "standby" makes it ask soon, in case no reader asks.
+    /// that waited for a write get the lock first: the caller wakes them by the channel, and the list has
+    /// only the next writer. Its message "standby" makes this writer ask soon, in case no reader asks.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = TimedQueue::default();

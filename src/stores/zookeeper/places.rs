@@ -114,7 +114,8 @@ impl NodePlaces {
         }
     }
 
-    /// Prolongs an existing hold to `until`, unless it is longer already.
+    /// Sets an existing hold's count, if one is given, and prolongs the hold to `until`, unless it lasts
+    /// longer already.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);
@@ -147,7 +148,8 @@ impl NodePlaces {
         self.recalls.notify_all();
     }
 
-    /// The nodes to delete now because their leases have ended, and when the next lease ends.
+    /// The nodes to delete now, because their leases have ended, or the time in which their holds could count
+    /// on the session; and when the next lease ends.
     pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();

@@ -264,8 +264,8 @@ impl PostgresConnection {
         }
     }
 
-    /// Sends statements one behind the other, and reads their rows. Each answer after the first must come
-    /// within `behind` of the one before. An error means that none was sent.
+    /// Sends all statements without waiting for answers in between, and then reads their rows. Each answer
+    /// after the first must come within `behind` of the one before. An error means that none was sent.
     fn send(
         &mut self,
         requests: &[(&Text, &Args)],

@@ -128,7 +128,8 @@ impl Postgres {
         }
     }
 
-    /// Recalls a cached lock. If the message is lost, the holder's next check finds the waiter.
+    /// If the claim waits for a cached lock, asks the caching client to release it. If the message is lost,
+    /// that client's next check finds the waiter.
     pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
