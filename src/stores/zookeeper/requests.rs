@@ -157,7 +157,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Creates containers, as Curator does: servers delete a container some time after its last child.
+    /// Creates the lock's folder and its parents as containers, as Curator does: servers delete a container
+    /// some time after its last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {
