@@ -16,7 +16,7 @@ use crate::sync::thread;
 use crate::tests::{Attempted, Open, Released, Said, soon};
 
 /// The lease of the claims. The etcd lease has a second more, but the client counts on only 99 % of it, which
-/// is less than this. So each grant must renew the etcd lease.
+/// is less than 1000 s. So each grant must renew the etcd lease.
 const LEASE: Duration = Duration::from_secs(1_000);
 /// The id of a lease that this client did not create.
 const STRANGE: i64 = 77;

@@ -92,7 +92,7 @@ impl SessionDatabase for Mysql {
 
     /// Pings over the renewals' connection before holds are renewed over their own connections. If the server
     /// stalls, only the ping's answer is late. The driver cannot use a connection after a late answer, so a
-    /// late renewal would end its hold.
+    /// late answer to a renewal would end the hold.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {

@@ -204,7 +204,7 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Renews the rows that other transactions have locked last, and gives each a share of the time, so that
+    /// Renews last the rows that other transactions have locked, and gives each a share of the time, so that
     /// no hold's renewal waits for the row of another hold.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
