@@ -137,7 +137,7 @@ impl Wire {
         on_socket!(self, socket => socket.set_write_timeout(Some(timeout)), _ => Ok(()))
     }
 
-    /// Whether a read would return at once, with bytes or the end.
+    /// Whether a read would return at once, with bytes or the end of the connection.
     pub(crate) fn has_bytes(&self) -> bool {
         match self.unread() {
             #[cfg(any(feature = "tls", leasehold_shuttle))]

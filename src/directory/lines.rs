@@ -14,7 +14,8 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// Escapes backslashes, control characters, and all but ASCII, which a database may be unable to store.
+    /// Adds a line. Escapes backslashes and control characters in the value, and all but ASCII, which a
+    /// database may be unable to store.
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
@@ -28,7 +29,7 @@ impl Lines {
         self.0.push('\n');
     }
 
-    /// Adds a value that has no control characters.
+    /// Adds a line without escapes: the value has no control characters.
     pub(super) fn add(&mut self, name: &str, value: impl Display) {
         self.0.push_str(&format!("{name}={value}\n"));
     }
@@ -55,7 +56,8 @@ impl<'a> Fields<'a> {
         Fields(entry)
     }
 
-    /// Splits the text before each line called `name`; returns the text before the first, and the parts.
+    /// Splits the text before each line called `name`; returns the text before the first of these lines, and
+    /// the parts that begin with them.
     pub(super) fn parted(text: &'a str, name: &'a str) -> (Fields<'a>, impl Iterator<Item = Fields<'a>>) {
         let begins = move |at: &usize| {
             text.get(*at..).and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.starts_with('='))
@@ -74,7 +76,8 @@ impl<'a> Fields<'a> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// The unescaped value; `None` also if a backslash has no number.
+    /// The unescaped value of the line called `name`. `None` if there is no such line, or an escape is
+    /// malformed.
     pub(super) fn text(self, name: &str) -> Option<String> {
         let mut parts = self.raw(name)?.split('\\');
         let mut text = parts.next()?.to_owned();

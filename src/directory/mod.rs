@@ -20,12 +20,12 @@ use crate::time::millis;
 /// Maximum number of holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Maximum number of further waits and holds in an entry, of threads that both hold and wait. The search for
-/// deadlocks needs them.
+/// Maximum number of waits and holds in an entry beyond `MOST_USES`: those of threads that both hold and
+/// wait, which the search for deadlocks needs.
 pub(crate) const MAX_REPORTED: usize = 512;
 
-/// Maximum number of bytes in the names of the locks that `MAX_REPORTED` limits: two names of the greatest
-/// length. An entry stays below ZooKeeper's megabyte even if each byte of a name is escaped.
+/// Maximum number of bytes in all lock names of the waits and holds that `MAX_REPORTED` limits: two names of
+/// the greatest length. An entry stays below ZooKeeper's megabyte even if each byte of a name is escaped.
 pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 
 /// Maximum number of items read from an entry, which any program may have written.
@@ -72,7 +72,7 @@ pub struct ClientInfo {
     pub label: Option<String>,
     /// The version of this crate.
     pub version: String,
-    /// How long ago the client was made; as `written_ago` if the entry does not say.
+    /// How long ago the client was made; equal to `written_ago` if the entry does not say.
     pub age: Duration,
     /// How long ago the entry was written.
     pub written_ago: Duration,
@@ -128,7 +128,7 @@ pub struct LockUse {
     pub(crate) published: Option<WaitRecord>,
 }
 
-/// The part of a wait that the search for deadlocks needs.
+/// What the search for deadlocks needs to know of a wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WaitRecord {
     /// Unique among the client's waits.

@@ -62,7 +62,8 @@ pub(crate) fn pid_namespace() -> u64 {
     text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// The process's start, in ticks since boot: field 22 of `stat`. Field 2, in brackets, may contain spaces.
+/// The process's start, in ticks since boot: field 22 of `stat`, counted from the last bracket, because field
+/// 2, in brackets, may contain spaces.
 pub(crate) fn process_start() -> Option<u64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()

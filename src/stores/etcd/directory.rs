@@ -44,7 +44,8 @@ impl EtcdStore {
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Reads a page of keys below `folder`. Returns them, and a page to fill, with the next cursor.
+    /// Reads some keys below `folder`, from the cursor on. Returns the keys, and an empty page, to be filled
+    /// by the caller, with the next cursor.
     fn keys<T>(
         &self,
         folder: &str,

@@ -79,7 +79,7 @@ impl Holds {
         self.entries.retain(|_, entry| !entry.is_over());
     }
 
-    /// The handle by which the hold with this key learns of its early end. `None` at a second call.
+    /// The flag by which the hold with this key learns of its early end. `None` at a second call.
     pub(super) fn end(&mut self, key: &str) -> Option<Arc<End>> {
         self.entries.get_mut(key)?.made.take()
     }

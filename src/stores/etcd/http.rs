@@ -115,8 +115,8 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads until `parse` finds a complete part at the start of the unused bytes; returns its length and
-    /// value. `parse` returns `None` for bytes that cannot begin such a part.
+    /// Reads until the unused bytes begin with a complete head or chunk size, as `parse` says; returns its
+    /// length and value. `parse` returns `None` for bytes that are malformed.
     fn parsed<T>(
         &mut self,
         parse: impl Fn(&[u8]) -> Option<Status<(usize, T)>>,

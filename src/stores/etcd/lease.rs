@@ -75,7 +75,8 @@ impl Leases {
         }
     }
 
-    /// The idle lease that was used last, so that superfluous leases stay idle until they end.
+    /// Takes the idle lease of `ttl` seconds that was used last, so that superfluous leases stay idle until
+    /// they end.
     fn take_idle(&self, ttl: u64) -> Option<EtcdLease> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
@@ -133,8 +134,8 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Keeps an ended hold's lease for reuse. `lent` has only leases whose put was answered, so that no late
-    /// request can use them; returns `false` for another lease.
+    /// Keeps an ended hold's lease for reuse, if it is in `lent`: then its put was answered, so no late
+    /// request can use the lease. Returns whether the lease was kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

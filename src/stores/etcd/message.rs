@@ -226,12 +226,13 @@ impl Done {
         }
     }
 
-    /// The key in the answer's part `at`, for a `get`, a queue's `first` or a `take_away`.
+    /// The key in `responses[at]`, which answers a `get`, a queue's `first` or a `take_away`.
     pub(super) fn found(&self, at: usize) -> Result<Option<HeldKey>> {
         self.pair(at)?.map(HeldKey::read).transpose()
     }
 
-    /// The text and lease in the answer's part `at`, for a `get`.
+    /// The text and lease of the key in `responses[at]`, which answers a `get`. `None` if there is no such
+    /// key, or its value is not UTF-8.
     pub(super) fn text(&self, at: usize) -> Result<Option<(String, i64)>> {
         let Some(pair) = self.pair(at)? else { return Ok(None) };
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
@@ -239,7 +240,8 @@ impl Done {
         Ok(String::from_utf8(bytes).ok().map(|text| (text, number(pair, "lease").unwrap_or(0))))
     }
 
-    /// The key and its creation's revision in the answer's part `at`, for a `get` or a queue's `last`.
+    /// The key, and the revision of its creation, in `responses[at]`, which answers a `get` or a queue's
+    /// `last`.
     pub(super) fn found_front(&self, at: usize) -> Result<Option<Front>> {
         let Some(pair) = self.pair(at)? else { return Ok(None) };
         let key = pair.get("key").and_then(Value::as_str).ok_or_else(unreadable)?;
@@ -247,7 +249,7 @@ impl Done {
         Ok(Some(Front { key: key.to_owned(), created }))
     }
 
-    /// The keys in the answer's part `at`, for a queue's `first_of`, and the length of the queue.
+    /// The keys in `responses[at]`, which answers a queue's `first_of`, and the length of the queue.
     pub(super) fn line(&self, at: usize) -> Result<(Vec<HeldKey>, u64)> {
         let range = self.responses.get(at).and_then(|response| response.get("response_range"));
         let range = range.ok_or_else(unreadable)?;
@@ -278,7 +280,8 @@ pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// The failure of a request in a batch whose answer has no part for it: its outcome is unknown.
+/// The failure of a request in a batch, if the batch's answer has no response to this request: its outcome is
+/// unknown.
 pub(super) fn unanswered() -> Failure {
     Failure::Unknown(unreadable())
 }

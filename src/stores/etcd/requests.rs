@@ -97,7 +97,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Makes the first key in the queue last for the claim's lease. `false` if the key has ended.
+    /// Makes the claim's key, now the first in the queue, last for at least the claim's lease. `false` if the
+    /// key has ended.
     pub(super) fn make_last(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
@@ -292,7 +293,8 @@ impl EtcdStore {
         outcomes
     }
 
-    /// Deletes the owner's key. If the key does not exist, asks who holds the lock.
+    /// The transaction that deletes the owner's key. If the key does not exist, the transaction reads who
+    /// holds the lock.
     pub(super) fn removal(&self, claim: &Claim) -> Value {
         let key = self.key(claim);
         txn(&[is_there(&key)], &[take_away(&key)], &[self.line(&claim.name).first()])

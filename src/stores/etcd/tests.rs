@@ -15,15 +15,15 @@ use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 use crate::tests::{Attempted, Open, Released, Said, soon};
 
-/// The etcd lease of this lease is a second longer. Its window, 1 % shorter, ends before the lease does, so
-/// each grant must renew the etcd lease.
+/// The lease of the claims. The etcd lease has a second more, but the client counts on only 99 % of it, which
+/// is less than 1000 s. So each grant must renew the etcd lease.
 const LEASE: Duration = Duration::from_secs(1_000);
 /// The id of a lease that this client did not create.
 const STRANGE: i64 = 77;
 
 #[derive(Default)]
 struct Member {
-    /// Whether it answers requests to keep leases alive with an error.
+    /// Whether the member answers requests to keep leases alive with an error.
     is_in_trouble: bool,
     granted: Vec<i64>,
     ended: HashSet<i64>,

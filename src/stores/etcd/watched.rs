@@ -17,7 +17,8 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// A waiter's channel is named by its key, a cached lock's channel by its queue.
+/// The watch of a client, with a channel for each waiter, named by the waiter's key, and for each cached
+/// lock, named by the lock's queue.
 pub(super) type Watch = Hub<EtcdWatch>;
 pub(super) type WatchHub = HubState<EtcdWatch>;
 
@@ -150,13 +151,14 @@ impl WatchHub {
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Watch {
-    /// Registers a waiter: `waker` is woken when the waiter should ask again.
+    /// Registers a waiter: `waker` is woken when the waiter should repeat its attempt.
     pub(super) fn wait_at(self: &Arc<Self>, key: &str, waker: &Waker) -> Option<Subscription> {
         self.state.lock().waiter(key);
         self.listen(key, waker)
     }
 
-    /// The number of wake-ups so far; `None` while the watch is not open, so that wake-ups may be missing.
+    /// The number of wake-ups of the waiter so far; `None` while the watch is not open, because wake-ups may
+    /// be missing then.
     pub(super) fn count_at(&self, key: &str) -> Option<u64> {
         let mut state = self.state.lock();
         let channel = &state.waiter(key).channel;
@@ -183,8 +185,9 @@ impl Watch {
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Makes the deletion of `front` wake the waiter, without waiting for the server. Returns `true` if
-    /// `front` may have been deleted already without an event, so the caller must ask again.
+    /// Makes the deletion of `front` wake the waiter. Does not wait until the watch covers `front`. Returns
+    /// `true` if `front` may have been deleted already without an event, so the caller must read the queue
+    /// again.
     pub(super) fn follow(self: &Arc<Self>, key: &str, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
         let waiter = &mut state.waiter(key).note.waiter;
@@ -243,8 +246,8 @@ impl Watch {
 }
 
 impl WatchHub {
-    /// The waiter's channel. A new one counts as up before the watch is open, because no key is in front yet
-    /// whose deletion could be missed.
+    /// The waiter's channel. A new channel counts as up before the watch is open, because the waiter has no
+    /// key in front yet whose deletion could be missed.
     fn waiter(&mut self, key: &str) -> &mut HubChannel<EtcdNote> {
         let is_up = !self.is_down_reported;
         self.enter(key, is_up)

@@ -45,6 +45,7 @@ impl MemoryAccess {
     }
 
     /// Calls `ask` once, as one round trip, unless a fault makes the request fail before it arrives.
+    /// Afterwards a fault can drop the answer, or a delay make it late.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {

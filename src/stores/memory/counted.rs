@@ -20,7 +20,7 @@ pub(super) struct Counted {
     /// The results of requests, so that a repeated request changes nothing.
     results: HashMap<Owner, i64>,
     queue: TimedQueue<Owner>,
-    /// Waiters for a condition that were notified, and have not asked since.
+    /// Waiters for a condition that were notified, and have sent no request since.
     notified: TimedQueue<Owner>,
     /// Waiters to which the request being carried out sends a message.
     signalled: Vec<Owner>,
@@ -61,7 +61,8 @@ impl CountedKind {
 }
 
 impl Counted {
-    /// Puts back the permits whose leases have ended. Returns the count as it was before.
+    /// Deletes the count if its time has ended, and puts back permits whose leases have ended. Returns the
+    /// count as it was before these changes.
     pub(super) fn expire(&mut self, now: Moment) -> Option<i64> {
         let before = self.count;
         if self.ends.is_some_and(|ends| ends <= now) {
@@ -74,9 +75,9 @@ impl Counted {
         before
     }
 
-    /// Returns whether to wake all listeners, the waiters for a condition to wake, and the clients to notify
-    /// of permits reserved for them. If the request refused a client, only clients behind it are notified:
-    /// they may want fewer permits.
+    /// Returns whom a request wakes: whether all listeners, which waiters for a condition, and which clients,
+    /// to notify them of permits reserved for them. `before` is the count before the request. If the request
+    /// refused a client, only clients behind it are notified: they may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);

@@ -49,7 +49,8 @@ fn with_lock<T>(
 }
 
 impl LockKind {
-    /// Wakes those who may take the lock now: all listeners, or the first client in the wait queue.
+    /// Wakes those who may take the lock now: all listeners of a plain or read-write lock, the first owner in
+    /// a fair lock's queue, and the clients that `pass_on` returns. Waiters for a token lock poll.
     fn publish(self, lock: &mut Lock, context: &Context<'_>, name: &LockName, ends_write: bool) {
         let key = name.key();
         match self {

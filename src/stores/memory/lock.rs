@@ -39,7 +39,7 @@ pub(super) struct Lock {
     pub(super) wait_queue: WaitQueue,
     /// The clients whose readers have waited since the last write.
     pub(super) readers: TimedQueue<ClientId>,
-    /// The clients whose readers were waiting when the last write ended, and have not asked since.
+    /// The clients whose readers were waiting when the last write ended, and have sent no request since.
     expected: TimedQueue<ClientId>,
     /// The end of the last write during which readers waited.
     write_ended: Option<Moment>,
@@ -130,7 +130,8 @@ impl Lock {
         }
     }
 
-    /// Returns `Ok` for a grant, to which the caller adds the fencing token, otherwise the refusal.
+    /// Grants the lock if the claim may have it. Returns `Ok` for a grant, to which the caller adds the
+    /// fencing token, otherwise the refusal.
     pub(super) fn attempt(
         &mut self,
         kind: LockKind,
@@ -223,8 +224,8 @@ impl Lock {
     }
 
     /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
-    /// that waited for a write get the lock first. The caller wakes them by the channel, so only the next
-    /// writer is in the list; its message "standby" makes it ask soon, in case no reader asks.
+    /// that waited for a write get the lock first: the caller wakes them by the channel, and the list has
+    /// only the next writer. Its message "standby" makes this writer ask soon, in case no reader asks.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = TimedQueue::default();

@@ -57,7 +57,7 @@ pub(super) struct Access<'a> {
 }
 
 /// The time of a request, and the channels. Waiters are woken under the state's mutex, so that publishing and
-/// the change are one step, as in a script.
+/// the change are one step, as in a script on Redis.
 pub(super) struct Context<'a> {
     pub(super) now: Moment,
     pub(super) channels: &'a Channels,

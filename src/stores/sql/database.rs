@@ -32,7 +32,8 @@ pub(super) trait Database: Send + Sync + 'static {
         false
     }
 
-    /// Drops a connection with a request of unknown outcome, on which the server may still be working.
+    /// Drops a connection whose last request has an unknown outcome: the server may still be busy with the
+    /// request.
     fn give_up(&self, link: Self::Link) {
         drop(link);
     }

@@ -25,7 +25,8 @@ const NAME: usize = 10;
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    /// Runs `change` over the renewals' connection, with a brief limit for locked rows, since renewals wait.
+    /// Runs `change` over the renewals' connection, and waits only briefly for a locked row, because renewals
+    /// need the connection.
     fn change_entry(
         &self,
         deadline: Moment,

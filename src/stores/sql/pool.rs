@@ -166,7 +166,7 @@ mod tests {
     #[derive(Default)]
     struct Numbered {
         made: AtomicUsize,
-        /// The error of new connections; `None`: they open.
+        /// The kind of error with which new connections fail; `None` if they open.
         refuses: Mutex<Option<ErrorKind>>,
         was_told: AtomicBool,
     }

@@ -239,7 +239,8 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// Whether others want cached locks. In a database that cannot check this, each lock counts as wanted.
+    /// Whether others want these claims' locks, which are cached. In a database that cannot check this, each
+    /// lock counts as wanted.
     fn check_cached(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }
@@ -266,7 +267,8 @@ pub(super) trait Rows: Database {
     }
 }
 
-/// Makes a request for each claim, until an outcome is unknown or the deadline has passed.
+/// Makes a request for each claim, until an outcome is unknown or the deadline has passed; refuses the claims
+/// behind. If `begun` is an error, refuses all.
 pub(super) fn until_broken<L: Link, T>(
     link: &mut L,
     claims: &[Claim],

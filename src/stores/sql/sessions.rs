@@ -33,11 +33,12 @@ pub(super) trait SessionDatabase: Database {
     /// Whether `is_alive` notices that the server closed the connection, without a request.
     const SEES_ENDS: bool = false;
 
-    /// Acquires the lock, and makes the session end when idle for the lease. `false` if another session has
-    /// the lock. A read-only server is an error, and the session then holds nothing.
+    /// Acquires the lock, and makes the session end once it has been idle for the claim's lease. `false` if
+    /// another session has the lock. A read-only server is an error, and the session then holds nothing.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim) -> Answer<bool>;
 
-    /// Makes the session end when idle for the lease from now on. `false` if the server has become read-only.
+    /// Makes the session end once it has been idle for `lease`, from now on. `false` if the server has become
+    /// read-only.
     fn prolong(&self, link: &mut Self::Link, lease: Duration) -> Answer<bool>;
 
     /// Frees the lock, notifies waiters, and removes the limit on idling. `false` if the session did not hold
@@ -57,7 +58,8 @@ pub(super) trait SessionDatabase: Database {
         !self.is_alive(link)
     }
 
-    /// Checks that the server answers, for drivers that cannot use a connection after a late answer.
+    /// Checks that the server answers before holds are renewed, if a late answer would make the driver drop a
+    /// hold's connection.
     fn sound_out(&self, _pool: &Pool<Self>, _deadline: Moment) -> Answer<()>
     where
         Self: Sized,
@@ -249,7 +251,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// Releases a lock whose connection is gone. Only the server knows whether it has freed the lock.
+    /// Releases a lock whose connection is gone: the server ends the connection's session, if it still has
+    /// the lock.
     fn leave_left(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let Some(left) = self.left.lock().get(&key(claim)).copied() else {
             return self.not_held(claim, deadline);

@@ -29,7 +29,7 @@ pub(super) enum NoReply {
 }
 
 impl NoReply {
-    /// The failure of a request that was sent and got no reply.
+    /// The failure of a request that was sent and got no reply. The outcome of a write is then unknown.
     pub(super) fn new(error: Error, is_write: bool) -> NoReply {
         NoReply::Failed(if is_write {
             Failure::Unknown(error.with_unknown_outcome())
@@ -64,7 +64,7 @@ pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     }
 }
 
-/// The text in a node, which people can read. The owner comes first.
+/// The text of a claim's node, which people can read. The owner comes first.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Location { host, pid, thread, .. } = Location::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));

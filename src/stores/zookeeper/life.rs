@@ -47,7 +47,8 @@ struct Trail(VecDeque<LifeStep>);
 struct LifeStep {
     sent: Moment,
     answered: Moment,
-    /// For how long the leader has certainly run since the trail's first answer.
+    /// For how long the leader has certainly run, not stood still, between the trail's first answer and this
+    /// one.
     ran: Duration,
     /// The sending time of the latest request that the server had certainly reported before this answer.
     handed_in: Option<Moment>,

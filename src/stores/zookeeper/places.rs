@@ -20,7 +20,7 @@ pub(super) struct PlaceKey {
 
 #[derive(Debug)]
 struct NodePlace {
-    /// Wakes the owner when the node before its own has ended, or when the connection has.
+    /// Wakes the owner when the node before its own has ended, or when the connection has ended.
     topic: Arc<Channel>,
     node: Option<LockNode>,
     /// Whether a creation had no answer, so that the node may exist, or still be created.
@@ -75,7 +75,8 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// `None` if this owner never asked for a node. A node that ended with its session does not count.
+    /// The node that the owner has, and whether there may be another. `None` if the owner never asked for a
+    /// node. A node that ended with its session does not count.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
         let mut entries = self.entries.lock();
         let place = entries.get_mut(key)?;
@@ -113,7 +114,8 @@ impl NodePlaces {
         }
     }
 
-    /// Prolongs an existing hold to `until`, unless it is longer already.
+    /// Sets an existing hold's count, if one is given, and prolongs the hold to `until`, unless it lasts
+    /// longer already.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);
@@ -146,7 +148,8 @@ impl NodePlaces {
         self.recalls.notify_all();
     }
 
-    /// The nodes to delete now because their leases have ended, and when the next lease ends.
+    /// The nodes to delete now, because their leases have ended, or the time in which their holds could count
+    /// on the session; and when the next lease ends.
     pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();

@@ -157,7 +157,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Creates containers, as Curator does: servers delete a container some time after its last child.
+    /// Creates the lock's folder and its parents as containers, as Curator does: servers delete a container
+    /// some time after its last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {
@@ -269,7 +270,8 @@ impl ZooKeeperStore {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// A holder's node and its text. If the owner of `key` is among the holders, that owner's node.
+    /// The name and text of a holder's node: of the owner of `key`, if that owner is among the holders.
+    /// `None` if there is no holder.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);

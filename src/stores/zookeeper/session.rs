@@ -300,7 +300,8 @@ impl Session {
         }
     }
 
-    /// Sleeps until a connection is needed, for a request or to keep a session alive. `None` if closed.
+    /// Sleeps until a connection is needed, for a request or to keep a session alive. Returns this session,
+    /// if there is one, and the last transaction seen; `None` if closed.
     fn until_wanted(&self) -> Option<(Option<Arc<Life>>, i64)> {
         let mut state = self.state.lock();
         while !state.closed && state.life.is_none() && !state.wanted {

@@ -17,7 +17,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
-/// Maximum number of abandoned attempts that still run. Each ends after the time-out for an answer.
+/// Maximum number of threads that still connect although the caller's deadline has passed. Each ends after
+/// the time-out for an answer.
 const MOST_LEFT: usize = 8;
 
 #[derive(Clone)]
@@ -73,7 +74,8 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// Addresses to bind: 0.0.0.0 for a host's IPv4 addresses, :: for IPv6. None for a host with one address.
+    /// Local addresses to bind, because the driver then tries only the host's addresses of that family:
+    /// 0.0.0.0 for IPv4, :: for IPv6. Empty for a host with one address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;

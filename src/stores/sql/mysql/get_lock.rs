@@ -1,4 +1,5 @@
-//! Session locks by `GET_LOCK`, named by a part of the name's SHA-256. All databases of a server share them.
+//! Session locks by `GET_LOCK`. The server knows a lock by a part of the SHA-256 of its name. All databases
+//! of a server share these locks.
 
 use std::time::Duration;
 
@@ -78,8 +79,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`. A session of that number that became idle or busy after `left.asked` is not
-    /// ended, because a restarted server has given the number to another client.
+    /// Ends the session `left`. Does not end a session of the same number that became idle or busy only after
+    /// `left.asked`: a restarted server has given the number to another client.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -89,8 +90,9 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// Pings over the renewals' connection before holds are renewed over their own connections. The driver
-    /// cannot use a connection after a late answer, so if the server stalls, a renewal would end its hold.
+    /// Pings over the renewals' connection before holds are renewed over their own connections. If the server
+    /// stalls, only the ping's answer is late. The driver cannot use a connection after a late answer, so a
+    /// late answer to a renewal would end the hold.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {

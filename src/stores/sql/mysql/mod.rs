@@ -215,7 +215,8 @@ impl Rows for Mysql {
         set
     }
 
-    /// Deletes row by row, because a DELETE with a condition would lock every row that it reads.
+    /// Deletes the rows of locks that have been free for `age`, one by one, because a DELETE with a condition
+    /// would lock every row that it reads.
     fn sweep(&self, link: &mut MysqlConnection, age: Duration) -> Answer<u64> {
         let mut removed = 0;
         for record in link.run(&self.queries.long_free, &Args::one("age_ms", age))? {

@@ -30,7 +30,8 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// The limit of the random pause between two tries for a poller lock: at first, and after it has doubled.
+/// The limit of the random pause between two tries for a poller lock: at first, and at most. Each failed try
+/// doubles the limit.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
 /// Maximum number of names polled at a time. Waiters for other names poll only by themselves.
 const MOST_NAMES: usize = 64;
@@ -40,10 +41,11 @@ const READ_ONLY: &str = "read-only";
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct PollerLockQueries {
-    /// Tries to take the poller lock of `:name`, and returns the name's id for `look`.
+    /// Tries to take the poller lock of `:name`. If that succeeds, returns the name's id for `look`.
     pub(super) enter: Statement,
     pub(super) leave: Statement,
-    /// Returns which ids of the list `IDS` are of held locks, and `READ_ONLY` if the server is read-only.
+    /// A statement that returns those ids of the list `IDS` whose locks are held, and `READ_ONLY` if the
+    /// server is read-only.
     pub(super) look: String,
     pub(super) list: (&'static str, &'static str),
     pub(super) realm: String,

@@ -101,7 +101,7 @@ pub(super) fn took_too_long(error: &Driver) -> bool {
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }
 
-/// Whether the host refused the connection at once. Open connections may still work.
+/// Whether the host refused the connection at once, so it is not silent, and open connections may still work.
 pub(super) fn is_refused_connection(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
     matches!(

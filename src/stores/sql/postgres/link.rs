@@ -264,8 +264,8 @@ impl PostgresConnection {
         }
     }
 
-    /// Sends statements one behind the other, and reads their rows. Each answer after the first must come
-    /// within `behind` of the one before. An error means that none was sent.
+    /// Sends all statements without waiting for answers in between, and then reads their rows. Each answer
+    /// after the first must come within `behind` of the one before. An error means that none was sent.
     fn send(
         &mut self,
         requests: &[(&Text, &Args)],
@@ -359,8 +359,9 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was open already, so began before this statement. `false` if no answer comes in
-    /// time. Sent as text, because a prepared statement begins later than its own transaction.
+    /// Whether a pooler left a transaction open in this session: it then began before this statement. `false`
+    /// if no answer comes in time. Sent as text, because a prepared statement begins later than its own
+    /// transaction.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {

@@ -37,7 +37,8 @@ use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
-/// The longest time that a batch of renewals waits for locked rows. The watchdog soon repeats failed ones.
+/// The longest time that a batch of renewals waits for locked rows. The watchdog soon repeats failed
+/// renewals.
 const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 
 /// The longest wait for a locked row while other requests need the connection.
@@ -203,7 +204,8 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Renews locked rows last, and gives each a share of the time, so that no hold waits for another's row.
+    /// Renews last the rows that other transactions have locked, and gives each a share of the time, so that
+    /// no hold's renewal waits for the row of another hold.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);

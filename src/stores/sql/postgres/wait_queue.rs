@@ -128,7 +128,8 @@ impl Postgres {
         }
     }
 
-    /// Recalls a cached lock. If the message is lost, the holder's next check finds the waiter.
+    /// If the claim waits for a cached lock, asks the caching client to release it. If the message is lost,
+    /// that client's next check finds the waiter.
     pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
@@ -257,7 +258,7 @@ fn reserved(records: &[Record]) -> Answer<Option<Duration>> {
     Ok(ms.map(milliseconds))
 }
 
-/// When a waiter asks again: the time until then, and the bounds of a random addition.
+/// When a waiter tries to acquire again: the time until then, and the bounds of a random time to add.
 fn retry(seen: Option<&Row>, reserved: Option<Duration>) -> (Duration, (Duration, Duration)) {
     match (seen, reserved) {
         (Some(row), _) => (row.remaining(), AFTER_LEASE),

@@ -72,9 +72,9 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection to the table `OPEN`. It must have read, so that its log and index exist.
-    /// `before` is the database file that was at the path before the connection was opened. Returns `None` if
-    /// the connection may have other files open than those now at the path.
+    /// Adds a connection to the table `OPEN`. The connection must have read the database, so that its log and
+    /// index exist. `before` is the database file that was at the path before the connection was opened.
+    /// Returns `None` if the connection may have other files open than those now at the path.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
