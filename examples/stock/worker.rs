@@ -211,7 +211,8 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Called between read and write. If the fault is a kill or stop, one worker asks for it here.
+    /// Called between read and write. If the fault is a kill or stop, one worker asks the parent
+    /// for it here.
     pub(crate) fn be_struck(&mut self, piece: i64) -> Result<()> {
         let now = piece == self.floor.job.stock / 4;
         let fault = if self.meets(Trouble::Killed, "strike", now)? {

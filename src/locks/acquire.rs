@@ -32,8 +32,8 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting as long as it takes, without renewal.")]
             ///
             /// # Errors
-            /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
-            /// of a millisecond are rounded up.
+            /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. A
+            /// lease is rounded up to whole milliseconds.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
                 let taken = self.enter("lock_with_lease", &AcquireOptions::new().lease(lease))?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_with_lease"))
