@@ -432,8 +432,8 @@ macro_rules! counted {
                 Ok(self.core.count("try_set_permits", &what)? == Some(1))
             }
 
-            /// Adds permits, or removes permits if the number is negative. Returns the number available, which
-            /// may fall below zero.
+            /// Adds permits, or removes permits if the number is negative. Returns the number available,
+            /// which may fall below zero.
             ///
             /// # Errors
             /// As [`try_set_permits`](Self::try_set_permits); and of kind

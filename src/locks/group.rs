@@ -31,8 +31,8 @@ impl Group {
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Adds the locks granted before the first failure, and returns this failure. Releases later grants,
-    /// because the group acquires its locks in order.
+    /// Adds the locks granted before the first failure, and returns this failure; `None` if all were granted.
+    /// Releases the grants after the failure, because the group acquires its locks in order.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,

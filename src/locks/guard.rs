@@ -55,8 +55,8 @@ pub enum HoldState {
 /// it. A failed release is reported to the [`Observer`](crate::Observer), and the client repeats it until
 /// it is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. A
 /// process that exits just after a drop may therefore leave the lock taken until its lease ends, unless it
-/// calls [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait. While other
-/// clients queue for the lock, a drop may send nothing for some milliseconds: see
+/// calls [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait for the
+/// answer. While other clients queue for the lock, a drop may send nothing for some milliseconds: see
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking

@@ -566,7 +566,7 @@ impl LockBuilder {
 
     /// Shows in the directory of clients that the holder leads and that waiters are candidates; see
     /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL only three candidates stand
-    /// in the wait queue; the others ask once in a third of their lease.
+    /// in the wait queue; the others try to acquire the lock once in a third of their lease.
     /// [`LockClient::leader`](crate::LockClient::leader) sets this option by itself. Use it for a program's
     /// own election over a fenced lock, so that monitoring does not take its leader for a hold that hangs.
     pub fn election(mut self) -> Self = config.leads: true;

@@ -60,7 +60,7 @@ pub(super) trait Contender: Send {
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;
 }
 
-/// The number of requests for a lock, and of grants.
+/// How often the contenders acquired a lock, and how many requests that took.
 #[derive(Default)]
 struct Asked {
     grants: AtomicU64,
