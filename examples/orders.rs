@@ -223,7 +223,7 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     guards.place(url, &locks[1], "1002", LEASE, || {});
 }
 
-/// The result of two workers that each insert one order, at most after a `SELECT … FOR UPDATE` found none.
+/// The result of two workers that insert the same order, each after a `SELECT … FOR UPDATE` or without one.
 #[derive(Debug, Default)]
 pub(crate) struct Tutorial {
     pub(crate) orders: i64,

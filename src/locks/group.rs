@@ -69,7 +69,7 @@ impl Group {
         prolong(self.0.iter().map(|level| (&level.engine, level.hold())), lease);
     }
 
-    /// Called when all locks are acquired: from now on a hold with an explicit lease is not renewed.
+    /// Ends the renewal of holds with an explicit lease. Called when all locks are acquired.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.entered.level, level.engine.options.lease);

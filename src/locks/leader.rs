@@ -149,7 +149,7 @@ impl Leader {
     }
 
     /// Makes [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at
-    /// most once a second, and only while no other event waits to be read. See
+    /// most once a second, and only while no other event is unread. See
     /// [`Guard::on_contended`](crate::Guard::on_contended).
     ///
     /// # Errors
@@ -277,7 +277,7 @@ impl LeaderShared {
         Ok((term, lost))
     }
 
-    /// Reports waiters as events; sends none while another event waits to be read.
+    /// Sends an event whenever others wait for this leadership, unless another event is still unread.
     fn report_contended(&self, term: FencingToken, events: Sender<LeaderEvent>) {
         let report = move || {
             if events.is_empty() {

@@ -54,7 +54,7 @@ const FILES: &[(&str, &str)] = &[
     ("tests/support/*", "clippy support ALL topologies stores interop"),
 ];
 
-/// The revision, and the parts for files that differ from it or are not committed.
+/// The revision (`None`: where the branch left main), and the parts that test the files changed since.
 pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     let git = |arguments: &[&str]| {
         let output =
