@@ -551,8 +551,8 @@ impl LockBuilder {
     /// 100 ms the client does not cache this lock for one second. Where other clients queue, a plain lock is
     /// kept for a [time slice](Self::time_slice), by `unlock` as by a dropped guard. Waiters that send no
     /// recall (Redisson) are found by polling: 50 ms after the grant, then after twice as long each time, at
-    /// most 500 ms. Another thread of this client needs two requests to take a cached lock. The first use of a
-    /// lock is never cached.
+    /// most 500 ms. Another thread of this client needs two requests to take a cached lock. The first use of
+    /// a lock is never cached.
     ///
     /// The client renews a cached lock. If the program dies within 500 ms of its last use, the lock stays
     /// taken for the client's lease, on ZooKeeper for its session. While cached, a lock keeps its fencing

@@ -78,7 +78,7 @@ fn is_identifier(text: &str) -> bool {
     starts_well && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
-/// Replaces a file's content, unless a newer token wrote it: then returns `false`, with nothing changed.
+/// Replaces a file's content unless a newer token wrote it: then returns `false`, with nothing changed.
 ///
 /// A second file, the register `<name>.fence`, keeps the highest token seen and is locked during the write. A
 /// third file, with a random name, takes the content and then replaces the file by a rename, so readers see
