@@ -51,7 +51,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// `permits` is zero; the name is bad; the semaphore was not set up, or was deleted or has ended (kind
-    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
+    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds data of another kind; or the server could not be
     /// used for the client's retry time-out.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
@@ -348,7 +348,7 @@ impl CountDownLatch {
     /// leaves the latch open, without a key.
     ///
     /// # Errors
-    /// The name is bad, the key holds something else, or the server could not be used.
+    /// The name is bad, the key holds data of another kind, or the server could not be used.
     pub fn try_set_count(&self, count: u32) -> Result<bool> {
         Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
     }
@@ -426,7 +426,7 @@ macro_rules! counted {
             /// Sets the number of permits. Returns `false` and changes nothing if the number was set before.
             ///
             /// # Errors
-            /// The name is bad, the key holds something else, or the server could not be used.
+            /// The name is bad, the key holds data of another kind, or the server could not be used.
             pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
                 let what = Counting::SetUp { to: permits, lease: None };
                 Ok(self.core.count("try_set_permits", &what)? == Some(1))

@@ -36,7 +36,8 @@ pub const BUILD: &[&str] =
 /// the other. On a busy machine these tests show little, since their bounds grow with the load
 /// (`tests/README.md`); but none may need an idle machine to pass.
 pub const TIMED: &[&str] = &["timed"];
-/// How many tests a program runs at a time, for each processor. A test on Redis uses a twentieth of one.
+/// How many tests a test program runs at a time, for each processor. A contract on Redis uses a twentieth of
+/// a processor.
 pub const TESTS_PER_PROCESSOR: usize = 3;
 /// The parts that need no server.
 pub const QUICK: &[&str] = &[
