@@ -22,8 +22,8 @@ macro_rules! acquire_methods {
             #[doc = concat!("Until the caller holds ", $the_lock, "; one round trip if nobody else holds ", $it, ".")]
             ///
             /// # Errors
-            /// A name is bad; a key holds data of another kind; or a server could not be used for the client's
-            /// retry time-out. The call then leaves nothing acquired.
+            /// A name is bad; a key holds data of another kind; or a server could not be used for the
+            /// client's retry time-out. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
                 let taken = self.enter("lock", &AcquireOptions::new())?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))

@@ -51,8 +51,8 @@ impl Semaphore {
     ///
     /// # Errors
     /// `permits` is zero; the name is bad; the semaphore was not set up, or was deleted or has ended (kind
-    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds data of another kind; or the server could not be
-    /// used for the client's retry time-out.
+    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds data of another kind; or the server could not
+    /// be used for the client's retry time-out.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
