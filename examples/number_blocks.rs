@@ -13,7 +13,7 @@ use leasehold::{Backoff, LockClient, RedisLock, Result};
 
 const BLOCK: u32 = 100;
 
-/// Reads and writes in two steps, as with a file or a table without transactions.
+/// Takes the next block: reads and writes the counter in two steps, as with a file.
 fn fetch(lock: &RedisLock, counter: &AtomicU32) -> Result<u32> {
     let _guard = lock.acquire()?;
     let first = counter.load(SeqCst);

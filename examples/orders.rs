@@ -73,7 +73,7 @@ impl Database {
         }
     }
 
-    /// The number of rows that a statement changed, or the database's error.
+    /// Runs a statement; returns the number of rows that it changed, or the database's error.
     fn run(&mut self, sql: &str) -> Result<u64, String> {
         match self {
             Database::Postgres(client) => client.execute(sql, &[]).map_err(|error| error.to_string()),
@@ -223,16 +223,16 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     guards.place(url, &locks[1], "1002", LEASE, || {});
 }
 
-/// The result of two workers that each search an order with `SELECT … FOR UPDATE`, find none, and insert it.
+/// The result of two workers that insert the same order, each after a `SELECT … FOR UPDATE` or without one.
 #[derive(Debug, Default)]
 pub(crate) struct Tutorial {
     pub(crate) orders: i64,
-    /// The database's error for one of the two.
+    /// The database's error for one of the two workers.
     pub(crate) error: Option<String>,
 }
 
-/// Lets two workers insert one order at the isolation `level`. With `look` they search it first, as tutorials
-/// show it. Without `look` they insert into a table whose order numbers are unique.
+/// Lets two workers insert one order at the isolation `level`. With `look` they look for it first, as
+/// tutorials show. Without `look` they insert into a table whose order numbers are unique.
 fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     let table = if look { "orders_tutorial" } else { "orders_unique" };
     let mut shop = Database::open(url);

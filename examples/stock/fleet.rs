@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Outcome {
     pub(crate) row: Row,
     pub(crate) runs: Vec<Run>,
-    /// Waits for the lock in microseconds.
+    /// How long the sellers waited for the lock, in microseconds.
     pub(crate) waits: Histogram<u64>,
     pub(crate) refused: u64,
     pub(crate) told_lost: u64,

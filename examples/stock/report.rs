@@ -19,7 +19,7 @@ struct JsonRow {
     slow: Wrong,
     killed: Wrong,
     stopped: Wrong,
-    /// Only with `--topology`.
+    /// The wrong sales of the run in which a server is killed; only with `--topology`.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Wrong>,
     /// Writes that were not made, because a newer fencing token was seen or the guard's check failed.

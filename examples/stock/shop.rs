@@ -105,7 +105,7 @@ impl Shop {
         self.sell(visit, 0).map(drop)
     }
 
-    /// `None`: a newer fencing token was seen.
+    /// Reads the first free piece with a fencing token; `None` if a newer token was seen.
     pub(crate) fn read_fenced(&mut self, fence: FencingToken) -> Result<Option<Visit>> {
         let (free, counts, newest) = (self.key("free"), self.key("counts"), self.key("fence"));
         let mut call = self.read_fenced.key(free);
@@ -114,7 +114,7 @@ impl Shop {
         Ok(read.map(|(number, piece)| Visit { number, piece }))
     }
 
-    /// `false`: the write was refused and changed nothing.
+    /// Writes the sale with a fencing token; `false` if a newer token was seen, with nothing changed.
     pub(crate) fn write_fenced(&mut self, visit: Visit, fence: FencingToken) -> Result<bool> {
         self.sell(visit, fence.get())
     }
@@ -128,7 +128,7 @@ impl Shop {
         Ok(call.arg(piece).arg(visit.number).arg(fence).invoke(&mut self.conn)?)
     }
 
-    /// Returns `true` to the first worker that claims this moment.
+    /// Claims the moment at which a fault strikes; `true` for the first worker that does.
     pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
         Ok(cmd("SETNX").arg(self.key(moment)).arg(1).query(&mut self.conn)?)
     }

@@ -79,7 +79,7 @@ pub(crate) enum Fault {
 /// include the waits of a killed worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// Waits for the lock: a time in microseconds, and how often it occurred.
+    /// How long the threads waited for the lock: a time in microseconds, and how often it occurred.
     pub(crate) waits: Vec<(u64, u64)>,
     /// Writes that Redis refused because a newer fencing token was seen.
     pub(crate) refused: u64,

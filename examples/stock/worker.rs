@@ -203,7 +203,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Called between the write and the release. In the run with slow moments, one call outlasts the lease.
+    /// Delays one release beyond the lease, in the run with slow moments. Called between write and release.
     pub(crate) fn before_release(&mut self, sold: Option<i64>) -> Result<()> {
         if self.meets(Trouble::Slow, "release", sold == Some(self.floor.job.stock / 2))? {
             std::thread::sleep(SLOW);
@@ -211,7 +211,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Called between read and write. If the fault is a kill or stop, one worker asks for it here.
+    /// Lets the parent kill or stop one worker, if that is the run's fault. Called between read and write.
     pub(crate) fn be_struck(&mut self, piece: i64) -> Result<()> {
         let now = piece == self.floor.job.stock / 4;
         let fault = if self.meets(Trouble::Killed, "strike", now)? {
@@ -230,7 +230,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Whether the run's fault happens to this seller: the first to claim the moment in Redis.
+    /// Whether the run's fault strikes this seller now: only the first that claims the moment in Redis.
     fn meets(&mut self, trouble: Trouble, moment: &str, now: bool) -> Result<bool> {
         let Task::Sell(_, about) = self.floor.job.task else { return Ok(false) };
         Ok(now && about == trouble && self.shop.claim(moment)?)

@@ -22,8 +22,8 @@ macro_rules! acquire_methods {
             #[doc = concat!("Until the caller holds ", $the_lock, "; one round trip if nobody else holds ", $it, ".")]
             ///
             /// # Errors
-            /// A name is bad; a key holds something else; or a server could not be used for the client's
-            /// retry time-out. The call then leaves nothing acquired.
+            /// A name is bad; a key holds data of another kind; or a server could not be used for the
+            /// client's retry time-out. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
                 let taken = self.enter("lock", &AcquireOptions::new())?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))
@@ -32,8 +32,8 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting as long as it takes, without renewal.")]
             ///
             /// # Errors
-            /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
-            /// of a millisecond are rounded up.
+            /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. A
+            /// lease is rounded up to whole milliseconds.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
                 let taken = self.enter("lock_with_lease", &AcquireOptions::new().lease(lease))?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_with_lease"))

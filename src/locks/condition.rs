@@ -81,7 +81,7 @@ impl Condition {
     /// Releases the lock of `guard`, waits for a notification, and acquires the lock again for the guard.
     ///
     /// The guard then has a new hold: a [fenced](crate::FencedLock) hold has a new token. The guard's
-    /// callbacks and channels for the loss stay.
+    /// callbacks and channels for a loss stay, and then tell of a loss of the new hold.
     ///
     /// # Blocking
     /// Until notified, and until the lock is acquired again: two round trips before the wait, two or more
@@ -277,7 +277,8 @@ impl Condition {
             && hold.kind().family() == self.lock.kind.family()
             && hold.name().key() == name.key();
         Error::require(action, is_of_this, || {
-            format!("the guard belongs to {:?}: pass a guard of the condition's lock", guard.name())
+            let (given, wanted) = (guard.name(), self.lock.name());
+            format!("the guard belongs to {given:?}: pass a guard of {wanted:?}, the condition's lock")
         })
         .map_err(|error| error.on(self.lock.name()))?;
         engine.usable(action)?;
@@ -300,7 +301,7 @@ impl Condition {
     }
 }
 
-/// Ends the loss channels of a hold that a wait released and could not acquire again.
+/// Ends the loss channels of a hold, if a wait could not release the lock or could not acquire it again.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);

@@ -24,9 +24,9 @@ use crate::time::checked_lease;
 /// One round trip, unless a method waits; while the server cannot be used, up to the client's retry time-out.
 ///
 /// # Guarantees
-/// Never more permits are out than were set up and added. Waiting clients are served in order of arrival, but
-/// a waiter for three permits does not hold up a waiter for one permit, and may wait for as long as others
-/// take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose
+/// At no time are more permits taken than were set up and added. Waiting clients are served in order of
+/// arrival, but a waiter for three permits does not hold up a waiter for one permit, and may wait for as long
+/// as others take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose
 /// answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
@@ -51,8 +51,8 @@ impl Semaphore {
     ///
     /// # Errors
     /// `permits` is zero; the name is bad; the semaphore was not set up, or was deleted or has ended (kind
-    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
-    /// used for the client's retry time-out.
+    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds data of another kind; or the server could not
+    /// be used for the client's retry time-out.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
@@ -107,7 +107,7 @@ impl Semaphore {
         Ok(self.core.count("release_if_exists", &what).map_err(Error::after_work)? == Some(1))
     }
 
-    /// Acquires all available permits for good; returns their number.
+    /// Takes all available permits, without a [`Permit`] that would release them; returns their number.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -115,7 +115,7 @@ impl Semaphore {
         Ok(self.core.count("drain_permits", &Counting::Drain)?.unwrap_or(0))
     }
 
-    /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends after `lease`.
+    /// As [`try_set_permits`](Self::try_set_permits), and the store deletes the semaphore after `lease`.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits), and for a lease under 1 ms or over 100 years.
@@ -225,7 +225,8 @@ impl ExpirableSemaphore {
     }
 
     /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. A client
-    /// that renews the permit continues to renew it; a client that does not is not told of the new end.
+    /// that renews the permit continues to renew it; a client that does not renew it is not told of the
+    /// new end.
     ///
     /// # Errors
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.
@@ -248,7 +249,7 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, taken ones included, whether or not the semaphore was set up. Returns the
+    /// Sets the total number of permits, free and taken, whether or not the semaphore was set up. Returns the
     /// number available, which is negative while more permits are taken than there are.
     ///
     /// # Errors
@@ -257,7 +258,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("set_permits", &Counting::SetTo(permits))?.unwrap_or(0))
     }
 
-    /// The number of permits, taken or not.
+    /// The total number of permits, free and taken.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -300,8 +301,8 @@ fn parse_id(text: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
-/// A count under a name, and waiters for zero: Redisson's `RCountDownLatch`. A latch that was never set up is
-/// open, as in Redisson: set it up before anyone waits.
+/// A count under a name that is counted down, and at zero lets all waiters continue: Redisson's
+/// `RCountDownLatch`. A latch that was never set up is open, as in Redisson: set it up before anyone waits.
 ///
 /// # Blocking
 /// As [`Semaphore`].
@@ -347,12 +348,12 @@ impl CountDownLatch {
     /// leaves the latch open, without a key.
     ///
     /// # Errors
-    /// The name is bad, the key holds something else, or the server could not be used.
+    /// The name is bad, the key holds data of another kind, or the server could not be used.
     pub fn try_set_count(&self, count: u32) -> Result<bool> {
         Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
     }
 
-    /// Counts one down, and opens the latch at zero; returns the count. Does nothing to an open latch.
+    /// Counts one down, and opens the latch at zero; returns the new count. Does nothing to an open latch.
     ///
     /// # Errors
     /// As [`try_set_count`](Self::try_set_count).
@@ -360,7 +361,7 @@ impl CountDownLatch {
         Ok(self.core.count("count_down", &Counting::CountDown)?.unwrap_or(0))
     }
 
-    /// The count.
+    /// The count: how many count-downs are left until the latch opens; 0 if the latch is open.
     ///
     /// # Errors
     /// As [`try_set_count`](Self::try_set_count).
@@ -376,7 +377,8 @@ impl CountDownLatch {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
-    /// Waits until the latch is open, for `wait` and one command time-out at most; `false` if not.
+    /// Waits until the latch is open, for `wait` and one command time-out at most; `false` if it
+    /// stayed closed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.
@@ -405,7 +407,7 @@ impl CountDownLatch {
     }
 }
 
-/// Numbers in Redis's scripts are exact below this.
+/// The bound for numbers of permits: numbers in Redis's scripts are exact only below it.
 const MOST: u64 = 1 << 53;
 
 macro_rules! counted {
@@ -424,13 +426,14 @@ macro_rules! counted {
             /// Sets the number of permits. Returns `false` and changes nothing if the number was set before.
             ///
             /// # Errors
-            /// The name is bad, the key holds something else, or the server could not be used.
+            /// The name is bad, the key holds data of another kind, or the server could not be used.
             pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
                 let what = Counting::SetUp { to: permits, lease: None };
                 Ok(self.core.count("try_set_permits", &what)? == Some(1))
             }
 
-            /// Adds permits, or removes some, even below zero; returns the number available.
+            /// Adds permits, or removes permits if the number is negative. Returns the number available,
+            /// which may fall below zero.
             ///
             /// # Errors
             /// As [`try_set_permits`](Self::try_set_permits); and of kind

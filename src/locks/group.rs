@@ -31,8 +31,8 @@ impl Group {
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Adds the locks granted before the first failure, and returns this failure. Releases later grants,
-    /// because the group acquires its locks in order.
+    /// Adds the locks granted before the first failure, and returns this failure; `None` if all were granted.
+    /// Releases the grants after the failure, because the group acquires its locks in order.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -69,7 +69,7 @@ impl Group {
         prolong(self.0.iter().map(|level| (&level.engine, level.hold())), lease);
     }
 
-    /// Called when all locks are acquired: from now on a hold with an explicit lease is not renewed.
+    /// Ends the renewal of holds with an explicit lease. Called when all locks are acquired.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.entered.level, level.engine.options.lease);

@@ -54,9 +54,9 @@ pub enum HoldState {
 /// A drop sends the release and does not wait for the answer; later requests of this client arrive after
 /// it. A failed release is reported to the [`Observer`](crate::Observer), and the client repeats it until
 /// it is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. A
-/// process that exits just after a drop may therefore leave the lock until its lease ends, unless it calls
-/// [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait. While other
-/// clients queue for the lock, a drop may send nothing for some milliseconds: see
+/// process that exits just after a drop may therefore leave the lock taken until its lease ends, unless it
+/// calls [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait for the
+/// answer. While other clients queue for the lock, a drop may send nothing for some milliseconds: see
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
@@ -252,8 +252,8 @@ impl HeldLevel {
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
 
-    /// Fails only if the hold was lost before the work ended. Otherwise the work was protected and its result
-    /// counts, so a failed release is only reported as an event.
+    /// Releases after the caller's work; fails only if the hold was lost before the work ended. Otherwise the
+    /// work was protected and its result counts, so a failed release is only reported as an event.
     fn unlock_after_work(self, action: &'static str) -> Result<()> {
         let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
         let stood = self.check();
@@ -383,7 +383,7 @@ impl Permit {
         (0..hold.claim().units).map(id).collect()
     }
 
-    /// Ends this value and the renewals without a release: for permits that other code releases.
+    /// Drops this value without a release, and stops renewing: for permits that other code releases.
     pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
@@ -455,7 +455,7 @@ macro_rules! contention {
             }
 
             /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) reports. On the
-            /// first call another thread sends a request to listen for them; until its answer comes, this
+            /// first call another thread sends a request to listen for waiters; until its answer comes, this
             /// call may return `false`. The result stays `true` for up to three seconds after other clients'
             /// last waiter has left.
             ///

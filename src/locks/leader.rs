@@ -108,7 +108,7 @@ enum LeaderCommand {
 /// Bounds of the random pause after an election that failed with an error.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// A waiter whose poll is due sends its request within this time.
+/// How long a waiter may take to send its request when its poll is due.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {
@@ -149,7 +149,7 @@ impl Leader {
     }
 
     /// Makes [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at
-    /// most once a second, and only while no other event waits to be read. See
+    /// most once a second, and only while no other event is unread. See
     /// [`Guard::on_contended`](crate::Guard::on_contended).
     ///
     /// # Errors
@@ -241,7 +241,8 @@ impl LeaderShared {
         }
     }
 
-    /// Pauses for so long that all waiters have asked before this candidate, even those that only poll.
+    /// Pauses until every waiter, even one that only polls, has tried to acquire the lock: this candidate
+    /// comes after them. Does not pause on stores that queue waiters.
     fn stand_back(&self) {
         let capabilities = &self.engine.store.capabilities;
         if !(capabilities.queues)(Kind::Fenced) {
@@ -276,7 +277,7 @@ impl LeaderShared {
         Ok((term, lost))
     }
 
-    /// Reports waiters as events; sends none while another event waits to be read.
+    /// Sends an event whenever others wait for this leadership, unless another event is still unread.
     fn report_contended(&self, term: FencingToken, events: Sender<LeaderEvent>) {
         let report = move || {
             if events.is_empty() {

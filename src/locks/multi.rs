@@ -84,7 +84,8 @@ tuples_into_locks!(A B C D E F G H);
 /// # Blocking
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
 /// Redis server, in a cluster those in one slot (`{…}` in their names), are one script: one request acquires
-/// all, and one releases them. While the call waits for a busy lock, it holds those before it in the order.
+/// all, and one releases them. While the call waits for a busy lock, it holds those that come
+/// earlier in the order of the keys.
 ///
 /// # Errors
 /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: the list is empty, or names one

@@ -176,7 +176,7 @@ impl RedisLock {
     }
 
     /// The remaining lease of the holder, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if
-    /// the key has no end, which this crate never writes.
+    /// the key never expires; this crate writes no such key.
     ///
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
@@ -528,8 +528,9 @@ impl LockBuilder {
     /// which this process got too little processor time. In a slice a dropped guard sends no release if its
     /// hold was shorter than 0.5 ms and its thread recently re-acquired within 0.2 ms; the thread then
     /// re-acquires without a request. The client releases the lock at the end of the slice, after 0.3 ms
-    /// without use, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
-    /// [`Guard::unlock`](crate::Guard::unlock) always release, unless the lock is [`cached`](Self::cached).
+    /// without use, and before a call of this client asks the store about the lock.
+    /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) always release, unless the
+    /// lock is [`cached`](Self::cached).
     ///
     /// With slices, contending threads acquire a lock many times as often. A client in the queue waits for
     /// the slice of each client before it: with n clients about 64 ms more, or n times 2 ms if that is less.
@@ -542,15 +543,16 @@ impl LockBuilder {
     /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
     /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). Therefore `unlock` does
     /// **not** promise that the lock is free: other clients find it held, by `try_lock` and
-    /// [`inspect`](crate::LockClient::inspect) too. Before this client itself asks, it releases the lock.
+    /// [`inspect`](crate::LockClient::inspect) too. A call of this client that asks the store about the lock,
+    /// such as [`is_locked`](RedisLock::is_locked), first releases the lock.
     ///
     /// A waiting client sends a message, the *recall*, or queues where the holder sees it (etcd, ZooKeeper).
     /// Then the holder releases the lock at once, or at the end of the present use. After two recalls within
     /// 100 ms the client does not cache this lock for one second. Where other clients queue, a plain lock is
     /// kept for a [time slice](Self::time_slice), by `unlock` as by a dropped guard. Waiters that send no
     /// recall (Redisson) are found by polling: 50 ms after the grant, then after twice as long each time, at
-    /// most 500 ms. Another thread of this client takes the lock by two requests. The first use of a lock is
-    /// never cached.
+    /// most 500 ms. Another thread of this client needs two requests to take a cached lock. The first use of
+    /// a lock is never cached.
     ///
     /// The client renews a cached lock. If the program dies within 500 ms of its last use, the lock stays
     /// taken for the client's lease, on ZooKeeper for its session. While cached, a lock keeps its fencing
@@ -564,7 +566,7 @@ impl LockBuilder {
 
     /// Shows in the directory of clients that the holder leads and that waiters are candidates; see
     /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL only three candidates stand
-    /// in the wait queue; the others ask once in a third of their lease.
+    /// in the wait queue; the others try to acquire the lock once in a third of their lease.
     /// [`LockClient::leader`](crate::LockClient::leader) sets this option by itself. Use it for a program's
     /// own election over a fenced lock, so that monitoring does not take its leader for a hold that hangs.
     pub fn election(mut self) -> Self = config.leads: true;

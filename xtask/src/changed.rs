@@ -1,4 +1,4 @@
-//! `./check changed`: the parts that a change touches.
+//! `./check changed`: the parts of the gate that test the changed files.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::plan;
 /// The parts that test any change of the library.
 const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redis faults timed";
 
-/// The parts of a file: the first line that matches its path, where `*` stands for any text.
+/// The parts that test a file: those of the first line that matches its path; `*` stands for any text.
 const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
     ("scripts/deploying.sh", "shell deploying"),
@@ -54,7 +54,7 @@ const FILES: &[(&str, &str)] = &[
     ("tests/support/*", "clippy support ALL topologies stores interop"),
 ];
 
-/// The revision, and the parts for files that differ from it or are not committed.
+/// The revision (`None`: where the branch left main), and the parts that test the files changed since.
 pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     let git = |arguments: &[&str]| {
         let output =
@@ -70,7 +70,7 @@ pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     (revision, parts)
 }
 
-/// The parts, in the order in which they run.
+/// The parts that test these files, in the order in which they run.
 fn parts_of<'a>(files: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
     let line = |file: &str| FILES.iter().find(|(paths, _)| paths.split(' ').any(|path| fits(path, file)));
     let mut named: Vec<&str> = vec!["format"];

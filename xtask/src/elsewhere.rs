@@ -8,7 +8,7 @@ use crate::job::{Job, Run, path_of};
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 /// Part `package` checks packages for this target. The soak's part `release` builds for it and for x86_64.
 const MUSL: &str = "aarch64-unknown-linux-musl";
-/// The crates of the workspace that users get.
+/// Cargo's arguments for the crates of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
 /// Whether the compiler has that system's standard library. If not, prints that the check is skipped:

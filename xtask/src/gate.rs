@@ -388,7 +388,7 @@ mod tests {
         assert!(log.starts_with("begun\nFAILED: not ended after 1 s: bash -c sleep"), "{log}");
     }
 
-    /// Leaves a file, and waits for that of another part, which must run at the same time.
+    /// Writes the file `mine`, and waits for the file of another part, which must run at the same time.
     fn meets(job: &Job<'_>, mine: &str, other: &str) -> bool {
         let folder = job.gate.target.display();
         let meet = format!("touch {folder}/{mine}; until [ -e {folder}/{other} ]; do sleep 0.01; done");

@@ -182,7 +182,7 @@ impl<'a> Job<'a> {
         self.run(&Run::cargo(arguments)).good
     }
 
-    /// The output of a command that succeeds; errors go to the log.
+    /// The standard output of a command; `None` if it fails. Errors go to the log.
     pub fn answer(&self, run: &Run) -> Option<String> {
         let came = self.ask(run);
         came.good.then(|| came.output.trim_end().to_owned())

@@ -1,6 +1,7 @@
 //! Parsers of other programs' output.
 
-/// Whether a test program ran at least one test, and passed. The exit status shows other programs' failures.
+/// Whether at least one test program of this output ran a test, and passed. If another one failed, the
+/// command's exit status shows that.
 pub fn ran_a_test(output: &str) -> bool {
     output
         .lines()

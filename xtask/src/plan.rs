@@ -3,7 +3,8 @@
 use crate::job::Job;
 use crate::{build, elsewhere, parts, suites};
 
-/// The first parts, which run at the same time as part `build`; all other parts need both.
+/// The first parts, which run at the same time as part `build`; all other parts begin after these
+/// and `build`.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
 /// The parts with test programs, the longest first. They run in [`LANES`] lanes: a lane takes the next part
 /// when it has finished one. Most tests wait, for leases and for each other, so a lane runs
@@ -35,7 +36,8 @@ pub const BUILD: &[&str] =
 /// the other. On a busy machine these tests show little, since their bounds grow with the load
 /// (`tests/README.md`); but none may need an idle machine to pass.
 pub const TIMED: &[&str] = &["timed"];
-/// Tests at a time in a program, for each processor. A contract on Redis uses a twentieth of a processor.
+/// How many tests a test program runs at a time, for each processor. A contract on Redis uses a twentieth of
+/// a processor.
 pub const TESTS_PER_PROCESSOR: usize = 3;
 /// The parts that need no server.
 pub const QUICK: &[&str] = &[

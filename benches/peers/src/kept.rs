@@ -18,7 +18,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Begins the file, or resumes it if its first line equals `measured`.
+    /// Begins the file anew; with `resume` keeps its runs if its first line equals `measured`.
     pub fn open(path: &Path, measured: &impl Serialize, resume: bool) -> Result<Kept> {
         let first = serde_json::to_string(measured)?;
         let mut runs = Vec::new();
@@ -45,7 +45,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// The finished run; `None` also if the machine was not quiet during the run, which is then repeated.
+    /// The finished run; `None` if there is none, or the machine was not quiet: the run is then repeated.
     pub fn find(&self, workload: &str, peer: &str, round: usize) -> Option<Run> {
         let same = |run: &&Run| run.workload == workload && run.peer == peer && run.round == round;
         self.runs.iter().rev().find(same).filter(|run| !run.is_disturbed()).cloned()

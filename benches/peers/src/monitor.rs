@@ -22,7 +22,7 @@ pub struct Monitor {
     reader: Option<JoinHandle<()>>,
 }
 
-/// The requests that MONITOR showed before `mark`, an ECHO by which the benchmark ends the section.
+/// The clients' requests that MONITOR showed before `mark`, an ECHO by which the benchmark ends the section.
 #[derive(Default)]
 struct Section {
     mark: String,

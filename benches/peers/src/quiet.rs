@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Shares of the time of all processors during one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disturbance {
-    /// Processes that are no part of the benchmark.
+    /// Time of processes that are no part of the benchmark.
     pub others: f64,
-    /// Time that the hypervisor gave to other machines.
+    /// Time that the hypervisor gave to other virtual machines.
     pub steal: f64,
 }
 

@@ -36,7 +36,8 @@ pub struct Summary {
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// The ratio to `raw` in the same round; if threads share a key, to `raw` with one thread on two cores.
+    /// This peer's rate divided by `raw`'s in the same round. If threads share a key, the rate of `raw` is
+    /// that of one thread on two cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,

@@ -480,7 +480,7 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    /// Starts the process that waits for the holder. Also returns the number of connections just before.
+    /// Starts the process that waits for the holder's lock; returns it, and the number of connections before.
     fn beside(
         &mut self,
         holder: &mut Driver,

@@ -110,7 +110,7 @@ pub fn address(url: &str) -> Result<String> {
     Ok(rest.trim_end_matches('/').to_owned())
 }
 
-/// A request as it goes over the connection.
+/// Encodes a request's words as Redis expects them on the connection.
 pub fn pack(words: &[Vec<u8>]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -23,7 +23,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Notes an error; returns `false` after too many errors.
+    /// Counts an error; returns `false` after too many errors.
     pub fn failed(&mut self, error: impl std::fmt::Display) -> bool {
         self.errors += 1;
         self.error.get_or_insert_with(|| error.to_string());
@@ -55,7 +55,7 @@ impl Waits {
         self.max_ns as f64 / 1e3
     }
 
-    /// The wait that this share of all waits does not exceed.
+    /// The wait that this share of all waits does not exceed; `None` if nothing waited.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let all: u64 = self.steps.values().sum();
         let mut left = (all as f64 * share).ceil().max(1.0) as u64;

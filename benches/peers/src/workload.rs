@@ -211,7 +211,7 @@ impl Workload {
         20.0 * self.link().as_secs_f64() * self.processes as f64
     }
 
-    /// Whether the threads want the same lock.
+    /// Whether several threads use the same lock.
     pub fn contended(&self) -> bool {
         self.processes * self.threads > self.keys
     }

@@ -93,7 +93,7 @@ fn is_identifier(text: &str) -> bool {
 /// names of the register and the third file are never followed. A register must belong to this user, root or
 /// the file's owner.
 ///
-/// On Windows a read-only file and a stream of a file are refused too. The new file gets the folder's
+/// On Windows a read-only file and an alternate data stream are refused too. The new file gets the folder's
 /// permissions for new files. While another process reads the file without sharing its deletion, the file
 /// cannot be replaced.
 ///
@@ -312,7 +312,7 @@ mod system {
     use rustix::fs::OFlags;
     use rustix::process::geteuid;
 
-    /// Follows no link, and does not block if the name is a pipe or a device.
+    /// Options to open a file that follow no link, and do not block if the name is a pipe or a device.
     pub(super) fn opening(mode: u32) -> OpenOptions {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let mut options = OpenOptions::new();
@@ -357,7 +357,8 @@ mod system {
     }
 }
 
-/// A new file has its folder's owner and permissions. A folder cannot be synced; NTFS journals its names.
+/// The calls of Windows. A new file has its folder's owner and permissions, so none are copied. A folder
+/// cannot be synced, and need not be, since NTFS journals its names.
 #[cfg(windows)]
 #[expect(clippy::unnecessary_wraps, reason = "they can fail on Unix")]
 mod system {

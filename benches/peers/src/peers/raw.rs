@@ -17,7 +17,7 @@ use crate::server::{self, Control, pack};
 
 pub struct Raw {
     address: String,
-    /// The placeholder for the lock's name in the two requests below.
+    /// The placeholder for the lock's name in the requests `acquire` and `release`.
     probe: String,
     acquire: Vec<Vec<u8>>,
     release: Vec<Vec<u8>>,
@@ -65,7 +65,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Checks that the two requests acquire and release the lock.
+    /// Checks that the two recorded requests acquire and release the lock.
     fn prove(&self, control: &mut Control) -> Result<()> {
         let name = format!("{}-proof", self.probe);
         let mut session = self.connect(std::slice::from_ref(&name))?;
@@ -82,7 +82,7 @@ impl Raw {
         Ok(socket)
     }
 
-    /// The two requests for each name.
+    /// The requests that acquire and release each lock, as bytes to send.
     pub(super) fn packed(&self, names: &[String]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let pack = |request, name: &String| pack(&self.for_name(request, name));
         names.iter().map(|name| (pack(&self.acquire, name), pack(&self.release, name))).collect()

@@ -60,7 +60,7 @@ pub(super) trait Contender: Send {
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;
 }
 
-/// The number of requests for a lock, and of grants.
+/// How often the contenders acquired a lock, and how many requests that took.
 #[derive(Default)]
 struct Asked {
     grants: AtomicU64,
@@ -82,7 +82,7 @@ struct Maker<'a> {
     one: &'a One,
     asked: Arc<Asked>,
     memory: MemoryStore,
-    /// The database for locks on transactions.
+    /// The database, if the locks under test belong to its transactions.
     transactions: Option<Transactions>,
     is_first: AtomicBool,
 }
@@ -140,7 +140,7 @@ impl<'a> Maker<'a> {
         Ok(Box::new(Leased { lock, drops: self.one.kind == Kind::Guards }))
     }
 
-    /// Notes the requests per grant, which are unknown for transactions, since those wait in the server.
+    /// Adds the attempts per grant to the metrics, except for transactions, whose waits are in the server.
     fn note_asked(&self, metrics: &mut Metrics) {
         let grants = self.asked.grants.load(Ordering::Relaxed) as f64;
         if grants > 0.0 {

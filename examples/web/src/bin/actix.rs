@@ -32,7 +32,7 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
                     continue;
                 }
                 let outcome = (|| {
-                    // A job may leave its lock held. The next job on this thread must not re-enter it.
+                    // If a job leaks its guard, the next job on this thread must not re-enter the lock.
                     let lock = client.lock_builder(&name).non_reentrant().build();
                     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
                     make_report();

@@ -26,7 +26,7 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
     let made = spawn_blocking(move || {
         let _place = place;
         let outcome = (|| {
-            // A request may leave its lock held. The next request on this thread must not re-enter it.
+            // If a request leaks its guard, the next request on this thread must not re-enter the lock.
             let lock = locks.client.lock_builder(&name).non_reentrant().build();
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();

@@ -1,4 +1,4 @@
-//! tokio: a task owns the hold, keeps it across its awaits, and stops when it is lost.
+//! tokio: a task owns the hold, keeps it across its awaits, and stops when the hold is lost.
 
 use std::time::Duration;
 
