@@ -143,8 +143,8 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &queue_key(name), "60000"]);
 }
 
-/// The second client's waits after a release, in a hundred rounds. The first client in the queue is dead, or
-/// stopped if `is_connected`.
+/// How long the queue's second client waits after a release, for each of a hundred releases. The first client
+/// is dead, or, if `is_connected`, stopped: its subscription remains.
 fn waits_behind_an_absent_client(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {

@@ -64,8 +64,8 @@ pub(crate) enum Line {
 }
 
 pub(crate) const THREADS: usize = 4;
-/// The number of locks of each kind at a time. Their names change, since a long history takes too long to
-/// check.
+/// How many locks of each kind are in use at a time. After [`Orders::names_last`] the locks get new names,
+/// since a long history of one name takes too long to check.
 pub(crate) const LOCKS: u64 = 8;
 /// The units of a semaphore, and the first count of a latch. Workers stop counting down at `RESERVE`, so that
 /// concurrent count-downs never find the count at zero.

@@ -329,7 +329,7 @@ fn show(value: &Value) -> Vec<String> {
     }
 }
 
-/// The reader of the page waits here until a lease ends, and so does this test.
+/// Sleeps where the page tells its reader to wait until a lease ends.
 #[expect(clippy::disallowed_methods, reason = "the page says sleep")]
 fn pass(time: Duration) {
     std::thread::sleep(time);

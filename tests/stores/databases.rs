@@ -107,7 +107,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const ALLOW_FREE_ROWS: &'static str;
     /// Makes the column for a thread's name too narrow in the table `refuses`.
     const NARROW: &'static str;
-    /// The possible values of the parameter `advisory`: `true` takes an advisory lock, `false` locks a row.
+    /// What `advisory` may be in [`Database::lock`]: `true` for an advisory lock, `false` for a row lock.
     const ADVISORY: &'static [bool];
     /// The time after a restart within which a client is connected again.
     const RECONNECTS_WITHIN: Duration;
@@ -147,11 +147,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn names_session(holder: &str, client: &LockClient) -> bool;
     /// The id of a lock's row, as SQL.
     fn id(name: &str) -> String;
-    /// A moment this time after now, as SQL.
+    /// The server's present time plus `time`, as SQL.
     fn from_now(time: Duration) -> String;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
-    /// Whether the commit succeeded.
+    /// Commits, and returns whether that succeeded.
     fn commit(transaction: Self::Transaction<'_>) -> bool;
     fn rollback(transaction: Self::Transaction<'_>);
     /// The current value of the time-out setting that a wait in a transaction changes until the wait ends.
