@@ -268,8 +268,8 @@ fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
             assert!(dies.get_lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
-    // A search uses another client's wait only if the entry contains the wait's `WaitRecord`. A client's
-    // first entry has none, since the record is made for the first search.
+    // A search uses another client's wait only if the entry contains the wait's `WaitRecord`. A client's first
+    // entry has none, since the record is made for the first search.
     let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("WaitRecord"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();

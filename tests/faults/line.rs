@@ -12,9 +12,9 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
 
-/// No lease expires within a test, so only a notification or a poll can end a wait.
+/// A lease that outlasts the test, so only a notification or a poll can end a wait.
 const LEASE: Duration = Duration::from_secs(60);
-/// A notification ended a wait that was shorter than this, since polls are further apart.
+/// A wait that was shorter than this was ended by a notification, since polls are further apart.
 const BELOW_A_POLL: Duration = ms(500);
 
 fn client(world: &World) -> LockClient {

@@ -66,8 +66,7 @@ const KNOWS_THE_SYSTEM: &[&str] = &["src/lib.rs", "src/system", "src/locks/fenci
 /// The maximum number of lines of a file, including its tests.
 const MOST_LINES: usize = 800;
 
-/// A file with more lines of code must state its reason in a sentence that begins with `This file is long
-/// because`.
+/// A file with more lines of code must state its reason in a sentence that begins with `This file is long because`.
 const LONG: usize = 400;
 
 /// The compiler ignores a file that no `mod` names, and with it its tests.
@@ -106,7 +105,7 @@ fn the_architecture_checker_sees_uses_through_reexports() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// The author of a store must read the whole trait. What a store may lack is a value in `Capabilities`.
+/// The author of a store must read the whole trait. What only some stores can do is a value in `Capabilities`.
 #[test]
 fn the_store_trait_has_at_most_sixteen_methods() {
     let files = all_sources();

@@ -73,11 +73,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const WITH_CERTIFICATE: &'static str;
     /// The end of `CREATE USER` that allows one connection.
     const WITH_ONE_CONNECTION: &'static str;
-    /// Takes away everybody's right to create tables.
+    /// The statement that takes away everybody's right to create tables.
     const REVOKE_CREATE: &'static str;
     /// The parameter of a URL that makes a client use TLS.
     const VERIFIED: &'static str;
-    /// Asks the server how many clients use TLS.
+    /// A query that counts the clients that use TLS; on MySQL also those that have left.
     const COUNT_TLS: &'static str;
     /// A table of sessions and `WHERE COLUMN`. With ` = 'NAME'` appended, it selects a user's sessions.
     const SESSIONS_OF: &'static str;
@@ -99,13 +99,13 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const CONNECT_NEEDS_WRITES: bool;
     /// Whether a try is a single request, so that a try without an answer may have been granted.
     const A_TRY_IS_ONE_REQUEST: bool;
-    /// Makes the server end this session's transaction soon, if it is idle.
+    /// The statement that makes the server soon end this session's transaction, if the session is idle.
     const END_IDLE_TRANSACTIONS: &'static str;
     /// Statements after which no row of the table `refuses` can become free.
     const REFUSE_FREE_ROWS: &'static str;
-    /// Undoes `REFUSE_FREE_ROWS`.
+    /// The statement that undoes `REFUSE_FREE_ROWS`.
     const ALLOW_FREE_ROWS: &'static str;
-    /// Makes the column for a thread's name too narrow in the table `refuses`.
+    /// The statement that makes the column for a thread's name too narrow in the table `refuses`.
     const NARROW: &'static str;
     /// What `advisory` may be in [`Database::lock`]: `true` for an advisory lock, `false` for a row lock.
     const ADVISORY: &'static [bool];

@@ -265,7 +265,7 @@ test_on!(a_pooler_with_one_session_is_refused, PostgresServer::shared(), |server
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 });
 
-/// Makes a commit fail as on a server whose notification queue is full. Really filling the queue takes 8 GB.
+/// Statements after which commits fail as if the notification queue were full. Really filling it takes 8 GB.
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);

@@ -98,7 +98,7 @@ fn works_until_others_wait(url: &str) {
     guard.unlock().unwrap();
 }
 
-/// Asserts only an order: this process gets the lock before the other process's job would have ended.
+/// Asserts only an order: this process gets the lock before the other process has done its whole job.
 fn a_long_job_gives_way_to_another_process(store: &str, start: Start) {
     if let Ok(url) = std::env::var(URL) {
         return works_until_others_wait(&url);

@@ -317,8 +317,8 @@ fn check_on(url: &str, file: &Path) {
         writeln!(log, "held").unwrap();
         stood_still |= last.elapsed() > STALLED / 4;
         last = now();
-        // After a pause the client may have given up its connection. This attempt succeeds only over a
-        // working connection, so its success shows that the client is back.
+        // After a pause the client may have given up its connection. This attempt succeeds only over a working
+        // connection, so its success shows that the client is back.
         if stood_still && client.get_lock("beside").try_lock().unwrap_or(false) {
             writeln!(log, "back").unwrap();
             (last, stood_still) = (now(), false);
