@@ -47,7 +47,8 @@ pub(crate) enum Kind {
 pub(crate) enum Line {
     /// An operation is complete. If it was a grant, the time is the promised end of its hold.
     Did(Operation, Option<u64>),
-    /// An operation that begins no hold is about to be sent. Without a later line it may or may not happen.
+    /// An operation that begins no hold is about to be sent. If no later line tells its outcome, it may have
+    /// happened or not.
     Asks(Operation),
     Refused(u64),
     /// The hold with this number still exists, and is promised until this time.
