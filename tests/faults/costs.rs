@@ -124,7 +124,7 @@ fn sent(world: &World, since: usize) -> Vec<Command> {
     commands
 }
 
-/// Waits until no more commands arrive, because for some of them no caller waits. Returns their number.
+/// Waits until the proxy gets no more commands, since callers do not wait for all. Returns how many it got.
 fn settled(world: &World) -> usize {
     let (mut count, mut since) = (world.proxy.commands().len(), now());
     assert!(eventually(LONG, || {

@@ -189,7 +189,7 @@ scenario!(a_writer_becomes_a_reader_after_an_unanswered_renewal, |world| {
     }
 });
 
-scenario!(fair_waiters_time_out_or_acquire_after_a_server_pause, |world| {
+scenario!(fair_lock_waiters_time_out_or_acquire_after_server_pauses, |world| {
     let client = world.builder().retry_timeout(LONG).build().unwrap();
     let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
     let [first, second] = [ms(1_500), LONG].map(|wait| {

@@ -9,8 +9,8 @@ use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
-/// Whether the command asks for a lock's holder, in a deadlock search. Of the scripts only this one has one
-/// key and one argument, an owner whose number is 0.
+/// Whether the command is a deadlock search's script that asks who holds a lock. No other script has exactly
+/// one key and one argument, an owner whose number is 0.
 fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -251,7 +251,7 @@ test_on!(
     }
 );
 
-/// `dies` is stopped, as if its process were dead, so only the end of its lease ends the deadlock.
+/// The client `dies` is stopped, as if its process were dead, so only the end of its lease ends the deadlock.
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();

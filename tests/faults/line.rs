@@ -12,9 +12,9 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
 
-/// No lease expires within a test, so only a notification or a poll can end a wait.
+/// A lease that outlasts the test, so only a notification or a poll can end a wait.
 const LEASE: Duration = Duration::from_secs(60);
-/// A notification ended a wait that was shorter than this, since polls are further apart.
+/// A wait that was shorter than this was ended by a notification, since polls are further apart.
 const BELOW_A_POLL: Duration = ms(500);
 
 fn client(world: &World) -> LockClient {
@@ -143,8 +143,8 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &queue_key(name), "60000"]);
 }
 
-/// The second client's waits after a release, in a hundred rounds. The first client in the queue is dead, or
-/// stopped if `is_connected`.
+/// How long the queue's second client waits after a release, for each of a hundred releases. The first client
+/// is dead, or, if `is_connected`, stopped: its subscription remains.
 fn waits_behind_an_absent_client(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {

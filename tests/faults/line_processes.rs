@@ -6,9 +6,9 @@ use super::world::{World, scenario};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted, test_name};
 
-/// No lease expires within a test, so only a notification or a poll can end a wait.
+/// A lease that outlasts the test, so only a notification or a poll can end a wait.
 const LEASE: Duration = Duration::from_secs(60);
-/// The maximum time of a safety poll and its request.
+/// The longest wait after a release: until the next safety poll, and for the poll's request.
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;

@@ -4,7 +4,7 @@ use super::world::{ENTRIES, L, T, World, about, releases};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then, Which};
 
-/// Within a test no lease expires and no renewal is due.
+/// A lease so long that within a test it does not expire, and its renewal is not due.
 const LEASE: Duration = Duration::from_secs(20);
 
 fn client(world: &World) -> LockClient {

@@ -228,7 +228,7 @@ fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
     command.arg(FENCED_WRITE).arg(2).arg(value).arg(newest).arg(fence).arg(text).query(connection).unwrap()
 }
 
-/// The work of a holding process: reports its hold, and checks the hold until it finds that it was stopped.
+/// The work of a holding process: reports its hold, and checks the hold until a check fails after a stop.
 fn hold_until_stopped(url: &str) {
     let client = leasehold::LockClient::builder()
         .url(url)

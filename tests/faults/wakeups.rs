@@ -202,7 +202,7 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
 scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
-    /// Far shorter than a write's time-out, and far longer than the delays of a busy machine.
+    /// The time limit of a call: far below a write's time-out, and far above the delays of a busy machine.
     const AT_ONCE: Duration = ms(750);
     let write_limit = Duration::from_secs(5);
     let client = world.builder().lease(3 * LONG).command_timeout(write_limit).build().unwrap();

@@ -58,7 +58,7 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
 
-/// As [`play`], for tests in which a late request may still acquire a lock, for at most `longest`.
+/// As [`play`], for tests in which a late request may acquire a lock, with a lease of at most `longest`.
 pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: impl FnOnce(&mut World)) {
     watch_for_stalls();
     let mut world = World { proxy: Proxy::before(&server), server };

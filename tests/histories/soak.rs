@@ -21,8 +21,8 @@ const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 const KILLED_WAITERS: &str = "a dozen waiters killed";
 
-/// A run begins with a time with faults, and then alternates between a time without faults and one with
-/// faults, because locks change hands far more often while no process is killed.
+/// How long faults happen at a time. Then follows the time [`CALM`] without faults, and so on in turn,
+/// because locks change hands far more often while no process is killed.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 

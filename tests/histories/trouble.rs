@@ -275,7 +275,7 @@ impl Leaders {
         Leaders { client, holds, next: 0, watched: now() }
     }
 
-    /// Waits until every server has every hold, so that the next fault is again the only one.
+    /// Waits until every server has every hold again. The next fault then meets no server without a hold.
     fn stand(&mut self, servers: &[RedisServer]) {
         let owners = |name: &str, server: &RedisServer| -> Vec<String> {
             redis::cmd("HKEYS").arg(name).query(&mut server.admin()).unwrap()

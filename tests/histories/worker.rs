@@ -47,7 +47,8 @@ pub(crate) enum Kind {
 pub(crate) enum Line {
     /// An operation is complete. If it was a grant, the time is the promised end of its hold.
     Did(Operation, Option<u64>),
-    /// An operation that begins no hold is about to be sent. Without a later line it may or may not happen.
+    /// An operation that begins no hold is about to be sent. If no later line tells its outcome, it may have
+    /// happened or not.
     Asks(Operation),
     Refused(u64),
     /// The hold with this number still exists, and is promised until this time.
@@ -64,8 +65,8 @@ pub(crate) enum Line {
 }
 
 pub(crate) const THREADS: usize = 4;
-/// The number of locks of each kind at a time. Their names change, since a long history takes too long to
-/// check.
+/// How many locks of each kind are in use at a time. After [`Orders::names_last`] the locks get new names,
+/// since a long history of one name takes too long to check.
 pub(crate) const LOCKS: u64 = 8;
 /// The units of a semaphore, and the first count of a latch. Workers stop counting down at `RESERVE`, so that
 /// concurrent count-downs never find the count at zero.

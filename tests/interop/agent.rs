@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use crate::scene::missing;
 use crate::support::prelude::*;
 
-/// A request that takes longer counts as hanging.
+/// The longest time that a request may take. A request that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The time limit for a reset, during which the servers may be gone. An agent that needs longer is killed.
 const CLEARING: Duration = Duration::from_secs(5);

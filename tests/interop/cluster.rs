@@ -28,7 +28,7 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until the PUBSUB commands `counted` show a subscriber of the lock, and until it has retried.
+    /// Waits until a PUBSUB command in `counted` shows a waiter's subscription, and the waiter has retried.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
     }

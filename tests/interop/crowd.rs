@@ -13,7 +13,7 @@ use crate::scene::{alone, ends_well, monotonic, own_time_between, rust};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted};
 
-/// No lease expires here, even on a busy machine.
+/// A lease that outlasts the test, even on a busy machine.
 const LEASE: Duration = Duration::from_secs(60);
 /// The environment variable that makes this program a worker. Its value describes the work.
 const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";

@@ -22,7 +22,7 @@ const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// A client with a long time-out. (After an unanswered request a waiter joins the queue again, at its end.)
+/// A client with a long time-out, since a waiter with an unanswered request must rejoin the queue at its end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }

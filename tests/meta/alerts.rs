@@ -208,8 +208,8 @@ impl Shape {
 }
 
 /// Each case begins with the alert, the seconds within which it must fire, and its labels; its series follow.
-/// A series that `ends` counts for five minutes more. `promtool` begins at time 0, so a negative time is long
-/// ago.
+/// A series that `ends` counts for five minutes after its last value. `promtool` begins at time 0, so a
+/// negative time is long ago.
 pub(crate) const CASES: &str = r#"
 LeaseholdRenewalsFail 420 job: shop, instance: a
 leasehold_renewals_total{job="shop", instance="a", result="ok"} grows 5 5

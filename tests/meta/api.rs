@@ -55,7 +55,7 @@ fn clients_and_locks_are_shareable_and_small() {
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone only raises a count");
 }
 
-/// `ClientBuilder` is missing, because it contains closures of the program.
+/// The list lacks `ClientBuilder`, because a program's closures in it may not be unwind-safe.
 #[test]
 fn public_types_may_be_used_after_a_caught_panic() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}

@@ -105,7 +105,7 @@ fn the_architecture_checker_sees_uses_through_reexports() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// The author of a store must read the whole seam. Optional parts are values (`Capabilities`).
+/// The author of a store must read the whole trait. What only some stores can do is a value in `Capabilities`.
 #[test]
 fn the_store_trait_has_at_most_sixteen_methods() {
     let files = all_sources();

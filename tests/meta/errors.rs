@@ -49,7 +49,7 @@ impl List {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// These time-outs suffice for every answer and refusal on a busy machine.
+/// Options with time-outs that suffice for every answer and refusal on a busy machine.
 fn options() -> ClientBuilder {
     LockClient::builder().connect_timeout(LONG).command_timeout(LONG).retry_timeout(Duration::ZERO)
 }

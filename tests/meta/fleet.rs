@@ -1,6 +1,7 @@
 //! The rules of `docs/operating/alerts.yml` over two hours of a fleet with all documented uses. Without a
-//! fault no alert fires, and each fault fires only its own alert. The program's test
-//! `metrics_of_serve_tell_leaders_permits_and_locks_apart` shows that `leasehold serve` really sends these series.
+//! fault no alert fires, and each fault fires only its own alert. The test in `cli`
+//! `metrics_of_serve_tell_leaders_permits_and_locks_apart` shows that `leasehold serve` really sends these
+//! series.
 
 use std::fmt::Write;
 use std::process::Command;

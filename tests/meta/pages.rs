@@ -112,7 +112,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }
 
-/// Does what `user` of the page is for, so that the client sends all requests that this purpose needs.
+/// Makes all calls for which the page has this user, so that the client sends every request they need.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
     // As if Java had moved this counter beyond the clock: the next token then comes from the counter.
@@ -329,7 +329,7 @@ fn show(value: &Value) -> Vec<String> {
     }
 }
 
-/// The reader of the page waits here until a lease ends, and so does this test.
+/// Sleeps where the page tells its reader to wait until a lease ends.
 #[expect(clippy::disallowed_methods, reason = "the page says sleep")]
 fn pass(time: Duration) {
     std::thread::sleep(time);

@@ -25,7 +25,7 @@ fn runs(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// Runs one test of this file in a process of its own, which the environment marks. Returns its output.
+/// Runs a test of this file in a new process, and returns its output; `None` if this is that process.
 fn in_child(test: &str) -> Option<String> {
     if std::env::var_os("LEASEHOLD_SELFTEST_CHILD").is_some() {
         return None;
@@ -34,7 +34,7 @@ fn in_child(test: &str) -> Option<String> {
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
 }
 
-/// Twice as many processes are busy as there are processors, so their waits together exceed the elapsed time.
+/// Twice as many processes are busy as there are processors. Added up, their waits exceed the elapsed time.
 #[test]
 fn measured_processor_waits_never_exceed_the_elapsed_time() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);

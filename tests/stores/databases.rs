@@ -73,11 +73,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const WITH_CERTIFICATE: &'static str;
     /// The end of `CREATE USER` that allows one connection.
     const WITH_ONE_CONNECTION: &'static str;
-    /// Takes away everybody's right to create tables.
+    /// The statement that takes away everybody's right to create tables.
     const REVOKE_CREATE: &'static str;
     /// The parameter of a URL that makes a client use TLS.
     const VERIFIED: &'static str;
-    /// Asks the server how many clients use TLS.
+    /// A query that counts the clients that use TLS; on MySQL also those that have left.
     const COUNT_TLS: &'static str;
     /// A table of sessions and `WHERE COLUMN`. With ` = 'NAME'` appended, it selects a user's sessions.
     const SESSIONS_OF: &'static str;
@@ -99,15 +99,15 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const CONNECT_NEEDS_WRITES: bool;
     /// Whether a try is a single request, so that a try without an answer may have been granted.
     const A_TRY_IS_ONE_REQUEST: bool;
-    /// Makes the server end this session's transaction soon, if it is idle.
+    /// The statement that makes the server soon end this session's transaction, if the session is idle.
     const END_IDLE_TRANSACTIONS: &'static str;
     /// Statements after which no row of the table `refuses` can become free.
     const REFUSE_FREE_ROWS: &'static str;
-    /// Undoes `REFUSE_FREE_ROWS`.
+    /// The statement that undoes `REFUSE_FREE_ROWS`.
     const ALLOW_FREE_ROWS: &'static str;
-    /// Makes the column for a thread's name too narrow in the table `refuses`.
+    /// The statement that makes the column for a thread's name too narrow in the table `refuses`.
     const NARROW: &'static str;
-    /// The possible values of the parameter `advisory`: `true` takes an advisory lock, `false` locks a row.
+    /// What `advisory` may be in [`Database::lock`]: `true` for an advisory lock, `false` for a row lock.
     const ADVISORY: &'static [bool];
     /// The time after a restart within which a client is connected again.
     const RECONNECTS_WITHIN: Duration;
@@ -147,11 +147,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn names_session(holder: &str, client: &LockClient) -> bool;
     /// The id of a lock's row, as SQL.
     fn id(name: &str) -> String;
-    /// A moment this time after now, as SQL.
+    /// The server's present time plus `time`, as SQL.
     fn from_now(time: Duration) -> String;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
-    /// Whether the commit succeeded.
+    /// Commits, and returns whether that succeeded.
     fn commit(transaction: Self::Transaction<'_>) -> bool;
     fn rollback(transaction: Self::Transaction<'_>);
     /// The current value of the time-out setting that a wait in a transaction changes until the wait ends.

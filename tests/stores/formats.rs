@@ -16,8 +16,8 @@ use crate::support::programs;
 use crate::support::proxy::Proxy;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 
-/// Builds a client and locks. After `note` has written another version's number, no client can be built;
-/// after it restores the number, clients can be built again.
+/// Asserts that no client can be built while the store has another format's number, which `note` writes, and
+/// that clients can be built before that and after `note` restores the number.
 #[track_caller]
 fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: impl Fn(&str)) {
     let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
@@ -29,8 +29,8 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     locks();
 }
 
-/// The table `old_locks` lacks columns, and the error must contain the statement that drops the table. After
-/// `drop` has executed the statement, a client can be built.
+/// Asserts that the error about the table `old_locks`, which lacks columns, contains the statement that drops
+/// the table. After `drop` has executed the statement, a client can be built.
 #[track_caller]
 fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
     let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();

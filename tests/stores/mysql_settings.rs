@@ -92,7 +92,8 @@ test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |s
     admin.query_drop("SET GLOBAL max_prepared_stmt_count = 0").unwrap();
     throughout(lease * 3, || held.check().is_ok() || stalled_since(begun) > lease / 2);
     held.unlock().unwrap();
-    // Each of these statements is new to the connection, so the server refuses to prepare it.
+    // Each of these statements is new to the connection. The server refuses to prepare it, so the client
+    // must send it as text.
     assert!(!other.is_locked().unwrap() && other.remaining_lease().unwrap().is_none());
     uses(&server.url());
 });

@@ -250,9 +250,9 @@ fn listeners(admin: &mut Client) -> i64 {
     admin.query_one(text, &[]).unwrap().get(0)
 }
 
-// The server did not even prepare the statement, so the outcome is known. Yet the client must not use the
-// silent connection again.
-test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(), |server| {
+// The server did not even prepare the statement, so it certainly did not run. Yet the client must not use
+// the silent connection again.
+test_on!(a_connection_silent_while_a_statement_is_prepared_is_dropped, PostgresServer::start(), |server| {
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
     let backend =

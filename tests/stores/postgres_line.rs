@@ -44,7 +44,8 @@ fn await_queued(admin: &mut Client, name: &str, count: usize) {
     assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
 }
 
-/// Adds a client to the queue, whose last request was `asked` ago. The client sends no recall.
+/// Adds a client to the queue, as if its last request was sent `asked` (an interval, as SQL) ago. No recall
+/// is sent.
 pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     let text = "INSERT INTO leasehold_locks_wait_queue (id, client, channel, since, seen, is_next)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";

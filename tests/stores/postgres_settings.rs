@@ -175,7 +175,7 @@ test_on!(an_idle_session_limit_does_not_interrupt_wake_ups, PostgresServer::shar
     });
 });
 
-/// A pooler that answers the next N requests with an error that ends the session. Its counter holds N.
+/// A pooler that answers requests with an error that ends the session, as many as the returned counter says.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
     let fatal = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&fatal);
@@ -265,7 +265,7 @@ test_on!(a_pooler_with_one_session_is_refused, PostgresServer::shared(), |server
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 });
 
-/// Makes a commit fail as on a server whose notification queue is full. Really filling the queue takes 8 GB.
+/// Statements after which commits fail as if the notification queue were full. Really filling it takes 8 GB.
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);

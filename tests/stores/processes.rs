@@ -80,7 +80,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease(place: &str, start: Start) {
 
 const URL: &str = "LEASEHOLD_CONTENDED_URL";
 
-/// A job of ten seconds that can stop after each tenth of a second.
+/// The number of parts of a job, which takes ten seconds and can stop after each part.
 const PARTS: u32 = 100;
 const PART: Duration = ms(100);
 
@@ -98,7 +98,7 @@ fn works_until_others_wait(url: &str) {
     guard.unlock().unwrap();
 }
 
-/// The test checks only the order: the other process gets the lock before the job's work ends.
+/// Asserts only an order: this process gets the lock before the other process has done its whole job.
 fn a_long_job_gives_way_to_another_process(store: &str, start: Start) {
     if let Ok(url) = std::env::var(URL) {
         return works_until_others_wait(&url);

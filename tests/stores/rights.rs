@@ -1,5 +1,5 @@
-//! Users who lack a right, on each store: each call works, or fails at once with `NoPermission` and the store's
-//! words, and then has changed nothing.
+//! Users who lack a right, on each store: each call works, or fails at once with `NoPermission` and the
+//! store's words, and then has changed nothing.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,8 @@ struct Refusing<'a> {
 }
 
 impl Refusing<'_> {
-    /// Makes each sort of call as a user without the right. Returns the sorts that were refused.
+    /// Makes each sort of call with the client from `build`, whose user lacks the right `missing`. Returns
+    /// the sorts that were refused.
     fn refused(&self, missing: &str, build: impl FnOnce() -> Result<LockClient>) -> Vec<&'static str> {
         let (mut refused, begun) = (BTreeSet::new(), now());
         let mut judge = |call, error: &Error| {
@@ -188,8 +189,8 @@ fn calls_without_a_right_fail_with_the_stores_text_on_sqlite() {
     assert!(said.contains("failed NoPermission") && said.contains("locks.db-"), "{said}");
 }
 
-/// The rights on Redis: the commands of docs/permissions.md for plain locks, and the keys and channels of names
-/// that begin with `app:`.
+/// The rights on Redis: the commands of docs/permissions.md for plain locks, and the keys and channels of
+/// names that begin with `app:`.
 fn on_redis() -> [Vec<&'static str>; 2] {
     let page = include_str!("../../docs/permissions.md");
     let (_, rule) = page.split_once("ACL SETUSER locks reset resetchannels on >PASSWORD").expect("a rule");

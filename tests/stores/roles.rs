@@ -172,8 +172,8 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// With a lease of 3 s, the client gives up a write of its entry sooner than the driver would. Even so it must
-// not open a connection for each write.
+// With a lease of 3 s, a write of the directory entry may take 0.5 s (a sixth), less than the driver's
+// time-out. The client must not open a connection with a shorter time-out for each write.
 on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());

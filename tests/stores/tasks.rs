@@ -51,7 +51,7 @@ impl<'a> Pool<'a> {
 }
 
 /// Two jobs need the same lock, and the first waits for a third job while it holds the lock. Returns how many
-/// jobs were inside at once, and the second job's result.
+/// jobs held the lock at once, and the second job's result.
 fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
     let (inside, third, second) = (Inside::default(), AtomicBool::new(false), Mutex::new(Ok(())));
     let work = |pool: &Pool<'_>, wait_for: Option<&AtomicBool>| -> Result<()> {

@@ -282,8 +282,8 @@ fn redis_can_require_a_client_certificate() {
     needs_a_certificate(&server.certificates(), &format!("rediss://localhost:{}", server.port()));
 }
 
-/// In TLS 1.3 a server refuses a client certificate after the handshake and hangs up. The client must read
-/// that error each time, even while it writes.
+/// Asserts that a client without a certificate reports the server's refusal each time. In TLS 1.3 the refusal
+/// comes after the handshake, perhaps while the client writes, and then the server hangs up.
 fn needs_a_certificate(certificates: &Certificates, url: &str) {
     let (certificate, key) = certificates.client();
     let builder = || LockClient::builder().url(url).tls_ca(certificates.ca()).connect_timeout(LONG * 3);

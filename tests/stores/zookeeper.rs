@@ -84,7 +84,8 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
-    // The renewing thread also writes the directory entry, and waits for the server meanwhile.
+    // The time-out is short, because the renewing thread also writes the directory entry, and
+    // then renews only after the answer or the time-out.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.get_lock("hung").acquire().unwrap();
@@ -149,7 +150,7 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
-/// Makes this program the checking process. The value has the server's URL and the file for the results.
+/// An environment variable that makes this program run [`check_on`]. Its value has the URL and the file.
 const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
 
 #[test]

@@ -14,7 +14,7 @@ const LATE: &str = "15000";
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
-/// Dropping the cluster ends the processes that it started, and no others.
+/// A private Redis Cluster. Dropping it ends the processes that it started, and no others.
 pub struct Cluster {
     /// First the primaries, then their replicas in the same order.
     pub members: Vec<RedisServer>,

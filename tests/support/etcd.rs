@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Dropping this kills the process that it started, and no other.
+/// A private etcd member. Dropping it kills the process that it started, and no other.
 pub struct Etcd {
     process: Option<Running>,
     name: String,

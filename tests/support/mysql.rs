@@ -21,7 +21,7 @@ const UNSYNCED: [&str; 4] = [
     "--innodb-log-file-size=32M", // small, because tests copy this file for each server
 ];
 
-/// Dropping this kills the process that it started, and no other.
+/// A private server. Dropping it kills the process that it started, and no other.
 pub struct MysqlServer {
     process: Option<Running>,
     program: PathBuf,

@@ -11,7 +11,7 @@ use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};
 use std::net::Ipv4Addr;
 
-/// Dropping this removes the namespace and its devices. The servers inside must be dropped first.
+/// A network namespace. Dropping it removes it and its devices; the servers inside must be dropped first.
 pub struct Netns {
     name: String,
     inner: String,

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(40);
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// Dropping this kills the process that it started, and no other.
+/// A private server. Dropping it kills the process that it started, and no other.
 pub struct PostgresServer {
     process: Option<Running>,
     port: Port,

@@ -126,7 +126,7 @@ pub enum Which {
     One(u64),
 }
 
-/// Dropping the proxy ends all its connections and threads.
+/// A running proxy. Dropping it ends all its connections and threads.
 pub struct Proxy {
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,

@@ -7,7 +7,7 @@ use super::server::RedisServer;
 
 pub struct Running {
     pub url: String,
-    /// Zero if the store has no server.
+    /// The server's TCP port; zero if the store has no server.
     pub port: u16,
     _server: Box<dyn Any>,
 }

@@ -17,7 +17,7 @@ const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
 /// The longest failover. A Sentinel that has not run for 2 s does nothing for 30 s (its tilt mode).
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// All six processes end on drop.
+/// A master, two replicas and three Sentinels. All six processes end on drop.
 pub struct SentinelSet {
     pub servers: Vec<RedisServer>,
     pub sentinels: Vec<RedisServer>,

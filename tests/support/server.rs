@@ -256,7 +256,7 @@ impl Builder {
     }
 }
 
-/// Dropping this kills the process that it started, and no other.
+/// A private server. Dropping it kills the process that it started, and no other.
 pub struct RedisServer {
     process: Option<Running>,
     port: Port,

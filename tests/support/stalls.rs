@@ -32,7 +32,8 @@ struct Meter {
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// The shortest time between readings of the run queues, and how many times longer than a reading it must be.
+/// The shortest time between readings of the run queues. It is also at least [`LOOKING`] times as long as a
+/// reading takes.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
 /// A reading up to this age is not repeated.
@@ -69,7 +70,8 @@ pub fn own_time_since(start: Instant) -> Duration {
     took.saturating_sub(stalled_since(start))
 }
 
-/// Counts the calling thread's waits now, because the kernel shows no thread that has ended.
+/// Adds the calling thread's waits for a processor to the stalls. A thread calls this just before it ends,
+/// because the kernel shows no thread that has ended.
 pub fn about_to_end() {
     let Ok(task) = fs::read_link("/proc/thread-self") else { return };
     let Some(waited) = waited(&Path::new("/proc").join(&task)) else { return };
@@ -138,11 +140,11 @@ pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, 
     by(end + 2 * due) - by(start)
 }
 
-/// How long threads have waited in the run queues, as the kernel counts it (Linux only).
+/// How long each thread has waited for a processor, as the kernel counts it (Linux only).
 struct Queues {
     looked: Instant,
     took: Duration,
-    /// The meter's own thread, which is not counted, since no test waits for it.
+    /// The id of the meter's own thread, which is not counted, since no test waits for it.
     meter: Option<u32>,
     waited: HashMap<(u32, u32), Duration>,
 }
@@ -162,7 +164,8 @@ impl Queues {
         LOOKS_APART.max(self.took * LOOKING)
     }
 
-    /// The sum of all waits since the last reading, without those of threads that have ended since.
+    /// Reads how long threads waited for a processor, and returns the sum since the last reading. A thread
+    /// that has ended since then is missing from the sum.
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// How long Redisson's waiters are willing to wait for a fair lock. Redisson would then remove a waiter, but
-/// no world lasts that long.
+/// The time after which Redisson removes a waiter from a fair lock's queue. No world lasts so long.
 const WAIT_MS: u64 = 10_000;
 /// How long Redis keeps the outcome of a Redisson release, in a key of its own.
 const LASTS_MS: u64 = 5000;
@@ -54,7 +53,7 @@ pub struct Template {
 
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// The texts of scripts, by the names that templates have.
+    /// The texts of scripts, by the names that templates use for them.
     pub scripts: BTreeMap<String, String>,
     pub requests: BTreeMap<(Part, Verb), Template>,
     pub channels: BTreeMap<Part, String>,

@@ -158,8 +158,8 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// The channel of a waiter: the one that says "you are next", with `own_turn`, or Redisson's for
-    /// releases.
+    /// The channel to which a waiter subscribes: with `own_turn` its own, for the message that it is next in
+    /// the queue, and otherwise Redisson's, for releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {

@@ -23,7 +23,7 @@ const CALM: Limits = Limits {
     refused: None,
 };
 
-/// Two clients whose user may not run some command, which a test adds. Time may jump once to an expiry.
+/// Two clients whose user may not run a command; the test sets which one. Time may jump once to an expiry.
 pub const REFUSED: Limits = Limits { spans: 1, renewals: 1, reentries: 1, gives_up: 1, ..TWO };
 
 /// As [`CALM`], but with only one owner in each client, so that worlds with more events stay small.

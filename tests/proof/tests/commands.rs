@@ -13,8 +13,8 @@ use redis::{Connection, Value};
 const SEQUENCES: u64 = 2000;
 const LENGTH: usize = 60;
 
-/// The maximum number of commands in one script. A script has several, because a server that is out of memory
-/// runs a command that takes memory only after an earlier write of the script.
+/// The maximum number of commands in one script. A script has several, because a server without free memory
+/// refuses a command that takes memory, unless the same script has written before.
 const IN_ONE: usize = 3;
 
 /// Runs the commands by the server's script engine, as the library does. Returns only an error's first word.

@@ -45,7 +45,8 @@ fn owners(server: &Server, lock: &str) -> usize {
     }
 }
 
-/// `requests` are sent in any order. In each state without an owner, each request of `fresh` must be granted.
+/// What to explore: `requests` are sent in any order. Whenever nobody owns the lock, the server must grant
+/// each request of `fresh`.
 struct Scene {
     name: &'static str,
     requests: Vec<Request>,
@@ -55,7 +56,7 @@ struct Scene {
     kind: Kind,
 }
 
-/// Plain locks, one at a time and several at once. With `counters` they are fenced.
+/// The scene of plain locks, acquired one at a time and several at once. With `counters` they are fenced.
 fn mutex(name: &'static str, counters: bool) -> Scene {
     let (lock, other) = (LOCKS[0], LOCKS[1]);
     let keys = if counters { vec![lock, "redisson_lock_token:{l}"] } else { vec![lock] };
@@ -151,10 +152,10 @@ fn read_write() -> Scene {
 }
 
 const PERMITS: i64 = 2;
-/// A value in the place of a script's name: more time than a lease passes.
+/// A value in the place of a script's name: no script runs, and more time than a lease passes.
 const PASS: &str = "time";
 
-/// A semaphore whose permits have no lease. The server records each request's outcome.
+/// The scene of a semaphore whose permits have no lease. The server records each request's outcome.
 fn semaphore() -> Scene {
     let (permits, lasts) = (LOCKS[0], "5000");
     let key = |owner: &str| format!("leasehold_request:{{l}}:{owner}");
@@ -174,7 +175,7 @@ fn semaphore() -> Scene {
     Scene { name: "semaphore", requests, fresh, begins: vec![vec![]], kind: Kind::Semaphore(2) }
 }
 
-/// A semaphore whose permits have ids and leases, and are acquired one or two at a time.
+/// The scene of a semaphore whose permits have ids and leases, and are acquired one or two at a time.
 fn permits() -> Scene {
     let keys = [LOCKS[0], OUT];
     let acquire = |client: &str, turn: &str, ids: &[&str]| {

@@ -40,7 +40,7 @@ pub struct Operation {
     pub lock: String,
     pub model: Model,
     pub f: Doing,
-    /// Zero for an operation that belongs to no hold.
+    /// The number of the operation's hold; zero if the operation belongs to none.
     pub hold: u64,
     #[serde(default)]
     pub owner: String,

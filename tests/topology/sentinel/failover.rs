@@ -11,7 +11,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// The lease of the load's locks in unplanned failovers. It is shorter than a failover, so that a grant that
 /// only the old master knows has ended before the new one grants.
 const SHORT: Duration = ms(1500);
-/// The lease of the load's locks in planned failovers. Holds must outlast these, which lose no grant.
+/// The lease of the load's locks in planned failovers, which holds must outlast, since no grant may be lost.
 const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);

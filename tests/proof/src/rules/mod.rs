@@ -12,7 +12,7 @@ pub mod window;
 
 use crate::explore::{Explored, World, explore};
 
-/// A limit that is larger than the number of states of any rule.
+/// The maximum number of states that an exploration visits. No rule has so many.
 const MOST: usize = 12_000_000;
 
 pub struct Rule {

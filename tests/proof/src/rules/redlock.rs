@@ -1,4 +1,4 @@
-//! A lock on a majority of three independent servers: the value of a vote, and its duration
+//! A lock on a majority of three independent servers: which votes count, and for how long
 //! (docs/decisions/0012-redlock-over-the-seam.md; Antirez, "Distributed locks with Redis").
 
 use super::{Rule, all_of};

@@ -107,8 +107,8 @@ impl World<'_> {
         (owner.heard, owner.is_next, owner.standby) = (false, false, false);
     }
 
-    /// Processes "busy". A new subscriber attempts once more, since it may have missed a release, and then
-    /// sleeps.
+    /// Processes the answer "busy". A new subscriber attempts once more, since it may have missed a release,
+    /// and then sleeps.
     pub(super) fn is_to_wait(&mut self, owner: usize, left_ms: Option<u64>, all_releases: bool) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_is_to_wait(owner, left_ms);

@@ -64,14 +64,15 @@ impl<'a> World<'a> {
         self.requests.last_mut().expect("it was sent").unlock = release.unlock;
     }
 
-    /// Whether Redisson's waiter has sent a request to leave the queue, and so does nothing until it arrives.
+    /// Whether Redisson's waiter has sent a request to leave the queue. The waiter does nothing until the
+    /// request arrives.
     pub(super) fn is_leaving(&self, owner: usize) -> bool {
         let is_leave = |request: &Request| request.who.owner == owner && request.op == Op::Leave;
         self.owners[owner].who.is_foreign() && self.requests.iter().any(is_leave)
     }
 
-    /// Processes "busy". A waiter that just subscribed, or got a message, attempts once more before it
-    /// sleeps.
+    /// Processes the answer "busy". A waiter that just subscribed, or got a message, attempts once more
+    /// before it sleeps.
     pub(super) fn foreign_is_to_wait(&mut self, owner: usize, left_ms: Option<u64>) {
         let now = self.server.now_ms();
         let owner = &mut self.owners[owner];
