@@ -91,7 +91,8 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// Makes bash complete the words after `--` as another command. For other shells clap's definitions do so.
+/// Bash code that completes the words after `--` as another command. For other shells, the completions that
+/// clap generates already do so.
 const BEHIND_THE_DASHES: &str = r#"
 _leasehold_or_command() {
     local i

@@ -13,7 +13,8 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     full.parse::<Signal>().ok().map(|signal| signal as i32)
 }
 
-/// Parses a signal's name as on Unix, although Windows has no signals: the action is refused later.
+/// Parses a signal's name as on Unix. Windows has no signals, but the actions that use one are refused later,
+/// with a better reason.
 #[cfg(windows)]
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =
@@ -32,7 +33,7 @@ pub(crate) fn terminal_width() -> Option<u16> {
     width.ok()
 }
 
-/// Whether the reader of the output has gone; unknown on Windows.
+/// Whether the program that reads the standard output has closed it; always false on Windows.
 pub(crate) fn is_unread() -> bool {
     #[cfg(unix)]
     {

@@ -53,7 +53,8 @@ impl Terminal {
     }
 }
 
-/// `None`: the group's leader is outside this container, so the group has no number here.
+/// This process's group. `None`: the group's leader is outside this container, so the group has no number
+/// here.
 fn own_group() -> Option<Pid> {
     Pid::from_raw(getpgrp().as_raw())
 }

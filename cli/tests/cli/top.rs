@@ -98,7 +98,8 @@ impl Drop for Top {
     }
 }
 
-/// The token in the last column of a line; 0 if the last column shows the waiters.
+/// The fencing token in the last column of a line. 0 if the number is below 1000: then that column shows the
+/// number of waiters.
 fn token(line: &str) -> u64 {
     let last = line.rsplit_once(' ').and_then(|(_, last)| last.parse().ok()).unwrap_or(0);
     if last < 1000 { 0 } else { last }
