@@ -132,7 +132,7 @@ pub(crate) enum Action {
     /// Lists the locks that are held, a page of the server's keys at a time, and the number of requests and
     /// keys that this took.
     Ls(LsArgs),
-    /// Lists the clients of leasehold that hold locks or wait for them, as each client reports itself: host,
+    /// Lists the clients of leasehold that hold or wait for locks, as each client reports itself: host,
     /// process, program, threads.
     Clients,
     /// Shows in a terminal, updated each second, who holds and who waits, and since when. The key f ends a
@@ -502,8 +502,7 @@ impl Lease {
     }
 }
 
-/// A parser of an option's value. `read` accepts more values than `values`, which shells offer as
-/// completions.
+/// A parser of an option. `read` accepts more values than `values`, which shells offer as completions.
 #[derive(Clone)]
 struct Offered<T> {
     read: fn(&str) -> Result<T, String>,

@@ -91,8 +91,7 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// Bash code that completes the words after `--` as another command. For other shells, the completions that
-/// clap generates already do so.
+/// Completes in bash the words after `--` as another command. For other shells clap's completions do so.
 const BEHIND_THE_DASHES: &str = r#"
 _leasehold_or_command() {
     local i

@@ -229,8 +229,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Shuts the client down, so that its entries are removed from the store. If the store is silent, gives up
-/// after a second.
+/// Shuts the client down, so that its entries leave the store. Gives up on a silent store after a second.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }

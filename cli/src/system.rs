@@ -13,8 +13,7 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     full.parse::<Signal>().ok().map(|signal| signal as i32)
 }
 
-/// Parses a signal's name as on Unix. Windows has no signals, but the actions that use one are refused later,
-/// with a better reason.
+/// Parses a signal's name as on Unix, although Windows has no signals: the action is refused later.
 #[cfg(windows)]
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =

@@ -257,7 +257,7 @@ fn clock(wire: &mut Wire) -> Result<Finding, Finding> {
     Ok(clock_finding(difference, took / 2))
 }
 
-/// Judges the server's clock, which is `ahead` of this machine's by so many seconds, give or take `unsure`.
+/// Judges the server's clock, which is `ahead` of this machine's by so many seconds, within `unsure`.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

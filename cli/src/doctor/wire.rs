@@ -15,7 +15,7 @@ use crate::clock::Moment;
 pub(super) enum Refusal {
     NoRight,
     Unknown,
-    /// Another reason: the first word of the server's error. The other words may repeat a password.
+    /// Another reason, as the first word of the server's error. The other words may repeat a password.
     Other(String),
     Silent,
 }

@@ -32,8 +32,7 @@ use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
 use crate::say::Exit;
 
-/// The longest pause between two looks at the clock, which may jump past the next due time while the machine
-/// sleeps.
+/// The longest pause between two looks at the clock, which may jump while the machine sleeps.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 enum Event {
@@ -206,8 +205,7 @@ struct Helper<'a> {
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
-    /// Whether the supervisor sent TERM to the command, so that all processes that the command started must
-    /// end too.
+    /// Whether the supervisor sent TERM to the command, so that all processes of the command must end too.
     is_asked: bool,
     /// Whether all orders have been read. After the command's end the helper waits for that, because the
     /// order that caused the end may be unread.

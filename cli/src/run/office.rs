@@ -23,7 +23,7 @@ pub(super) enum Stage {
     Begins,
     Leads {
         term: Option<u64>,
-        /// An instant that comes before another process can lead.
+        /// An instant until which this process leads. It comes before another process can lead.
         until: Moment,
     },
     Ends,

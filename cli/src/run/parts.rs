@@ -99,8 +99,8 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// Orders that the process with the lock sends to its helper or lookout. If that process dies, the receiver
-/// sees the socket's end.
+/// Orders that the process with the lock sends to its helper or lookout. If that process dies, the socket
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The lock is held until this instant at least. A later `Until` extends that, and `Gone` ends it.

@@ -30,7 +30,7 @@ pub(crate) struct Caught {
     pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
-    /// The last signal that should end the program; 0: none.
+    /// The last signal that asked this program to end; 0: none.
     asked_to_end: Arc<AtomicI32>,
     handle: Handle,
     pub(crate) inherited: Inherited,

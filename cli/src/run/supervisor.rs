@@ -104,8 +104,7 @@ fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Re
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// The most owners that are named. If `leasehold run` is nested more deeply, the innermost owners are
-    /// named.
+    /// The most owners that are named: the innermost ones, if `leasehold run` is nested more deeply.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];

@@ -1,5 +1,5 @@
-//! How long before the end of a window a command gets TERM and KILL. A window is the time for which the lock
-//! is held if no renewal follows.
+//! How long before the end of a window a command gets TERM and KILL. A window: how long the lock stays held
+//! if no renewal follows.
 
 use std::time::Duration;
 
@@ -14,8 +14,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The default grace is a tenth of the window, but not longer than this, which leaves nearly half a lease for
-/// an outage.
+/// The longest default grace. The default, a tenth of the window, leaves nearly half a lease for an outage.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

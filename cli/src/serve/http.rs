@@ -225,8 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// Whether this server is computing the answer. Such a connection is never cut to make room for a new
-    /// one.
+    /// Whether this server is computing the answer. Such a connection is never cut in favor of a new one.
     waits_for_us: bool,
     is_cut: bool,
 }

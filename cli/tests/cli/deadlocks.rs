@@ -241,8 +241,8 @@ fn the_deadlock_picture_fits_every_screen_size() {
     }
 }
 
-/// The texts in the picture that are too small, that leave the picture or the screen, or that cover another
-/// text.
+/// A script that returns the texts in the picture that are too small, that leave the picture or the screen,
+/// or that cover another text.
 const UNREADABLE: &str = "{
     const all = [...document.querySelectorAll('#deadlocks svg text')].map(one => [one.textContent, one.getBoundingClientRect()]);
     const drawn = document.querySelector('#deadlocks svg').getBoundingClientRect();

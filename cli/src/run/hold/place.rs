@@ -1,5 +1,4 @@
-//! The private folder of the sockets of `hold`, and the handle that `hold` prints, which contains its
-//! socket's path.
+//! The private folder of the sockets of `hold`. The handle that `hold` prints contains its socket's path.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -126,8 +125,7 @@ pub(super) fn remove(file: &Path) {
     std::fs::remove_file(file).ok();
 }
 
-/// Whether `folder` is a folder (not a link to one) that belongs to this user, and that no other user can
-/// enter.
+/// Whether `folder` is a folder (no link to one) of this user, which no other user can enter.
 fn is_own(folder: &Path) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(folder).map_err(|error| named(folder, &error))?;
     Ok(found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0)
