@@ -185,7 +185,7 @@ pub(crate) enum Action {
     },
 }
 
-/// The wait for a lock.
+/// Whether and how long to wait for a lock that is busy.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct Patience {

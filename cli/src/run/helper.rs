@@ -51,8 +51,8 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     }
 }
 
-/// Replaces this process, a child of the helper, by the command. The kernel kills it when the helper dies:
-/// otherwise a helper that is killed before it reports the start would leave a command of which the
+/// Replaces this process, a child of the helper, by the command. The kernel kills the command when the helper
+/// dies: otherwise a helper that is killed before it reports the start would leave a command of which the
 /// supervisor does not know.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]

@@ -401,7 +401,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// When the command stops, this process stops too, as the shell expects of its job.
+    /// Called when a signal has suspended the command. Suspends this process too if it is a job of a shell,
+    /// as the shell expects.
     fn stopped(&mut self, signal: i32) {
         let Some(group) = self.group else { return };
         if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {

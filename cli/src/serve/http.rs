@@ -279,7 +279,7 @@ impl Drop for InUse {
 // answers. Its requests have that name in `Host`, so this server refuses unknown names.
 
 /// The host name in a `Host` header. The port is left out: it differs behind a tunnel, and an attacker can
-/// choose it. `None` if the port is no number.
+/// choose it. `None` if the header is malformed.
 pub(crate) fn host_name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {

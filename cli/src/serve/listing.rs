@@ -22,7 +22,7 @@ const SHARE: u32 = 100;
 /// The store's processor time, measured on Redis 7, to list a key that is no lock (`LOCK_COST`: a lock).
 const KEY_COST: Duration = Duration::from_micros(2);
 const LOCK_COST: Duration = Duration::from_micros(20);
-/// The end of a run is computed from two clocks, so that two results may differ by nearly so many seconds.
+/// The end of a run is computed from two clocks, so lists differ in it, by less than this many seconds.
 const JITTER: u64 = 2;
 
 pub(crate) struct Listing {
@@ -54,7 +54,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used, the label `kind` of the metrics: how long a hold may last depends on it in alerts.
+/// How a lock is used: the label `kind` of the metrics, by which alerts limit holding times and waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
