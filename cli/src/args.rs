@@ -132,13 +132,13 @@ pub(crate) enum Action {
     /// Lists the locks that are held, a page of the server's keys at a time, and the number of requests and
     /// keys that this took.
     Ls(LsArgs),
-    /// Lists the clients of leasehold that hold or wait, as each client reports itself: host, process,
-    /// program, threads.
+    /// Lists the clients of leasehold that hold or wait for locks, as each client reports itself: host,
+    /// process, program, threads.
     Clients,
     /// Shows in a terminal, updated each second, who holds and who waits, and since when. The key f ends a
     /// hold after a confirmation. The first 10,000 locks are shown; all are counted.
     Top(TopArgs),
-    /// Ends the hold of a lock, whoever has it, and names the holder.
+    /// Shows who holds a lock, and with --yes ends the hold, whoever has it.
     Force(ForceArgs),
     /// Shows how many commands may run at a time under a name (`run --permits`), changes the number for all,
     /// or removes it.
@@ -170,8 +170,8 @@ pub(crate) enum Action {
     /// end by themselves (once, --max-hold); leader; permits. Holders report the kind in the directory of
     /// clients; without a directory the kind is lock.
     ///
-    /// A list is reused for 1s, for as long as it took, or for a hundred times its processor time in the
-    /// store, whichever is longest.
+    /// The list of locks is reused for 1s, for as long as it took, or for a hundred times its processor time
+    /// in the store, whichever is longest.
     Serve(ServeArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
@@ -185,7 +185,7 @@ pub(crate) enum Action {
     },
 }
 
-/// The wait for a lock.
+/// Whether and how long to wait for a lock that is busy.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct Patience {
@@ -228,7 +228,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// The same request, with the wait shortened by the time since `begun`.
+    /// A copy in which the wait is shortened by the time since `begun`.
     pub(crate) fn since(&self, begun: Moment) -> Want {
         let mut want = self.clone();
         let patience = &mut want.patience;
@@ -442,14 +442,14 @@ pub(crate) struct ServeArgs {
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
     /// A job of `once` whose last run and last success are added to the metrics; may be repeated. Each job
-    /// costs one more request for a list.
+    /// costs one more request whenever the locks are listed.
     #[arg(long = "job", value_name = "NAME")]
     pub(crate) jobs: Vec<String>,
     /// A pattern for the names that are listed: `*` is any text, `?` a character.
     #[arg(long, value_name = "PATTERN", default_value = "*")]
     pub(crate) pattern: String,
-    /// The time between two lists, however many clients ask. Defaults to a hundred times a list's processor
-    /// time in the store, 1s at least: 100s beside 500,000 other keys.
+    /// The time between two lists of the locks, however many clients ask. Defaults to a hundred times a
+    /// list's processor time in the store, 1s at least: for example 100s if the store has 500,000 other keys.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) interval: Option<Duration>,
 }
@@ -502,7 +502,7 @@ impl Lease {
     }
 }
 
-/// A parser that accepts more values than completions offer.
+/// A parser of an option. `read` accepts more values than `values`, which shells offer as completions.
 #[derive(Clone)]
 struct Offered<T> {
     read: fn(&str) -> Result<T, String>,

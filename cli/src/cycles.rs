@@ -7,7 +7,7 @@ use crate::job::span;
 use crate::say::plain;
 use crate::show::placed;
 
-/// The deadlocks on the store; empty if the search is impossible.
+/// The deadlocks among the clients of the store; empty also if the search for them fails.
 pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
     client.deadlocks().unwrap_or_default()
 }

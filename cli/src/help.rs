@@ -33,7 +33,7 @@ serve: leasehold serve --job nightly-report
 completions: leasehold completions bash >/etc/bash_completion.d/leasehold
 man: leasehold man run | man -l -";
 
-/// The same as the table in docs/command-line.md.
+/// The exit codes and their meanings, as in the table of docs/command-line.md.
 const STATUS: &str = "\
 the command's: The command ended by itself.
 0: All went well.

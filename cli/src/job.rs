@@ -1,4 +1,4 @@
-//! A job's last run by `once`, and its present state.
+//! A job of `once`: its last run, and whether it runs, counts as run, or may run.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::show::seconds;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Runs,
-    /// The last run still holds the lock (`--at-least`), so no other may begin.
+    /// The last run has ended, but keeps the lock until `--at-least` is over, so that no other run begins.
     HasRun,
     MayRun,
 }

@@ -91,7 +91,7 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// Makes bash complete the words after `--` as another command. For other shells clap's definitions do so.
+/// Completes in bash the words after `--` as another command. For other shells clap's completions do so.
 const BEHIND_THE_DASHES: &str = r#"
 _leasehold_or_command() {
     local i

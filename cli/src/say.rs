@@ -16,7 +16,7 @@ pub(crate) const SIGINT: i32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,
-    /// `doctor`: a fault, or with `--strict` a warning; `show -q`: a lock is free.
+    /// `doctor` found a fault, or with `--strict` a warning; or `show -q` found a lock that nobody holds.
     Found,
     Command(u8),
     Signal(i32),
@@ -55,7 +55,7 @@ impl Exit {
     }
 }
 
-/// How an action ended. `Err`: it ended early, and the reason was printed.
+/// How an action ended. `Err`: it ended early, and the reason was printed already.
 pub(crate) type Ended = Result<Exit, Exit>;
 
 impl From<Exit> for ExitCode {
@@ -95,7 +95,7 @@ impl Say {
         Say { format: Format::Text, level: Level::Normal }
     }
 
-    /// Prints as little as with `-q`, for `top`, which draws on the terminal.
+    /// A copy that prints as little as with `-q`. `top` uses it, since messages would spoil its screen.
     pub(crate) fn silent(self) -> Say {
         Say { level: Level::Quiet, ..self }
     }
@@ -116,7 +116,7 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Prints an error, even with `-q`, since an exit code does not say everything. Returns the exit code.
+    /// Prints an error, even with `-q`, since an exit code does not tell everything. Returns `exit`.
     pub(crate) fn error(self, words: &str, exit: Exit) -> Exit {
         self.failure(words, exit, &format!("{exit:?}"))
     }

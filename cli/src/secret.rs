@@ -38,7 +38,8 @@ pub(crate) fn warnings(common: &Common) -> Vec<String> {
     warnings
 }
 
-/// The warning names the file only if it exists, since a variable may contain a secret by mistake.
+/// A warning if the file contains a password and all users can read it. Names the file only if it exists,
+/// since a variable may contain a secret by mistake instead of a path.
 fn warning(file: &Path) -> Option<String> {
     let (text, name) = (std::fs::read_to_string(file).ok()?, file.display());
     let words = "has a password in it, and every user of this machine can read it: chmod o-rwx";
@@ -65,8 +66,8 @@ fn is_open_to_all(_file: &Path) -> bool {
 const PRINTED_WITHIN: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 64 * 1024;
 
-/// Runs `command`, whose first line is the password for the server at `address`. Shows none of its output,
-/// which may contain the password.
+/// Runs `command`, whose first line of output is the password for the server at `address`. `Err`: why there
+/// is no password, without the output, which may contain it.
 pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, String> {
     let (shell, option) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
     let mut process = Command::new(shell);

@@ -136,7 +136,7 @@ impl Forced {
     }
 }
 
-/// Ends the hold that was shown, unless a check just before finds another hold.
+/// Ends the hold that `shown` describes, after a check that no other hold has replaced it.
 pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
     use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
     if !is_lock(shown) {
@@ -207,7 +207,7 @@ fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, cycles: &[
     print_line(&text);
 }
 
-/// Makes other programs' text printable; text that the inspection itself adds needs no change.
+/// A copy in which text of other programs is made printable; the other text needs no change.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
     let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.location));

@@ -26,7 +26,8 @@ pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended
     ended
 }
 
-/// As [`explain`], for a failed connection; also checks whether only one side uses TLS, a likely reason.
+/// Prints why connecting failed, and returns the exit code, as [`explain`] does. First tests whether only the
+/// client or only the server uses TLS, a likely reason.
 pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
     let is_silent = matches!(
         error.kind(),
@@ -70,7 +71,8 @@ pub(crate) fn open(
     builder.build()
 }
 
-/// Limits the retries of one poll to the interval, so that an outage is reported soon.
+/// For a client that polls: limits the retries of one poll to the interval, so that an outage is reported
+/// soon. The variable LEASEHOLD_RETRY_TIMEOUT takes precedence.
 pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
     if secret::variable("LEASEHOLD_RETRY_TIMEOUT").is_some() {
         builder
@@ -87,14 +89,15 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The environment's settings, which are read once, and the builder, which the first client takes.
+/// The settings from the environment, which are read once, and the builder that has them. The first client
+/// takes the builder; a later client reads the environment again.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);
     (settings, Mutex::new(read))
 });
 
-/// The settings from the variables; defaults if a variable is unusable, which [`open`] reports.
+/// The settings from the environment; the defaults if a variable is unusable, which [`open`] reports.
 pub(crate) fn environment() -> &'static Settings {
     &READ.0
 }
@@ -226,7 +229,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which removes its entries from the store. Waits a second at most for a silent store.
+/// Shuts the client down, so that its entries leave the store. Gives up on a silent store after a second.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }
@@ -244,8 +247,8 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 
 struct Warnings(Say);
 
-/// Parts of the warnings about a set-up, which are printed once. Otherwise each run would repeat them until
-/// someone changes the set-up.
+/// Phrases by which warnings about a set-up are recognized. Such a warning is printed once: otherwise each
+/// run would repeat it until someone changes the set-up.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 
@@ -271,7 +274,7 @@ impl Observer for Warnings {
 
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The first message of TLS 1.2, with two ciphers. A server with TLS accepts them, or sends an alert.
+/// The first message of a TLS 1.2 client. A server that uses TLS answers it, by accepting or by an alert.
 fn hello() -> Vec<u8> {
     // A handshake record with a ClientHello of 43 bytes; its 32 random bytes need not be random here.
     let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
@@ -279,7 +282,8 @@ fn hello() -> Vec<u8> {
     [&head[..], &[7; 32], &tail].concat()
 }
 
-/// Schemes without and with TLS, and default ports. Without databases: they negotiate TLS after connecting.
+/// URL schemes without TLS and with TLS, and the default port. Databases are left out: they negotiate TLS
+/// after connecting.
 const SCHEMES: [(&str, &str, u16); 5] = [
     ("redis", "rediss", 6379),
     ("redis-sentinel", "rediss-sentinel", 26379),

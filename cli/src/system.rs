@@ -32,7 +32,7 @@ pub(crate) fn terminal_width() -> Option<u16> {
     width.ok()
 }
 
-/// Whether the reader of the output has gone; unknown on Windows.
+/// Whether the program that reads the standard output has closed it; always false on Windows.
 pub(crate) fn is_unread() -> bool {
     #[cfg(unix)]
     {

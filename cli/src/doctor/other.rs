@@ -10,7 +10,8 @@ use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::{Latency, add_latency, reached, refused, spell};
 
-/// One name for all runs: a database keeps the row of a free lock, so each new name would leave a row.
+/// The name of the test lock, one for all runs: a database keeps the row of a free lock, so each new name
+/// would leave a row.
 const NAME: &str = "leasehold-doctor";
 
 pub(super) fn check(

@@ -16,7 +16,8 @@ const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
-    /// A lock name that only this run uses. It begins with `name`, so the same rights apply.
+    /// A lock name that only this run of `doctor` uses. It begins with `name`, so a user with rights to names
+    /// by their beginning has the same rights to it.
     pub(super) own_name: String,
     pub(super) lease: Duration,
     pub(super) limit: Duration,
@@ -82,7 +83,7 @@ pub(super) fn none_of(report: &mut Report, checks: &[&'static str], why: &str) {
     }
 }
 
-/// The finding of a check that failed. Only a silent server is a fault; otherwise the check was not possible.
+/// The finding if a check's request failed: a fault if the server is silent, otherwise "not checked".
 pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
     match refusal {
         Refusal::Silent => Finding::fault(check, refusal.to_string(), ""),
@@ -256,7 +257,7 @@ fn clock(wire: &mut Wire) -> Result<Finding, Finding> {
     Ok(clock_finding(difference, took / 2))
 }
 
-/// Judges the server's clock, which is `ahead` of this machine's by so many seconds, give or take `unsure`.
+/// Judges the server's clock, which is `ahead` of this machine's by so many seconds, within `unsure`.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

@@ -1,4 +1,4 @@
-//! Whether the user has the rights that docs/permissions.md lists.
+//! `doctor`'s check that the user of a Redis server has the rights that docs/permissions.md lists.
 //!
 //! Since Redis 7.0 the check asks ACL DRYRUN, or a script if the user may not call ACL. On older servers it
 //! tries each request, on keys of its own, which it removes.
@@ -41,7 +41,7 @@ impl Need {
 
 type Request = (Need, Vec<String>);
 
-/// Commands that create keys without an expiry.
+/// Of the requests below, the commands that create keys without an expiry.
 const LASTING: [&str; 3] = ["HSET", "INCR", "ZADD"];
 
 const CHECK: &str = "rights";

@@ -15,7 +15,7 @@ use crate::clock::Moment;
 pub(super) enum Refusal {
     NoRight,
     Unknown,
-    /// Another reason: the first word of the server's error. The other words may repeat a password.
+    /// Another reason, as the first word of the server's error. The other words may repeat a password.
     Other(String),
     Silent,
 }
@@ -188,7 +188,7 @@ pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
         .collect()
 }
 
-/// The servers that keep the locks. `None`: not a Redis URL.
+/// The Redis servers that the URL leads to. `None`: not a Redis URL.
 pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
@@ -203,7 +203,7 @@ pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Resu
     }
 }
 
-/// The login (`user:password@` or empty), the hosts, and the path.
+/// Splits a URL after its `://` into the login (`user:password@` or empty), the hosts, and the path.
 fn parts(rest: &str) -> (String, Vec<&str>, &str) {
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     match authority.rsplit_once('@') {

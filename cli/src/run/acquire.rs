@@ -12,8 +12,8 @@ use crate::run::signals::Caught;
 use crate::say::{Exit, Say};
 use crate::store::{explain, text};
 
-/// Acquires the lock; also returns how long it is held without a renewal. `Err` is an exit code whose reason
-/// was printed.
+/// Acquires the lock; also returns how long it stays held if no renewal follows. `Err` is an exit code whose
+/// reason was printed.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
@@ -76,8 +76,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock is held without a renewal; `None` if lost. After a late grant the window is so short
-/// that the command would be ended at once, so this waits for the first renewal.
+/// How long the lock stays held if no renewal follows; `None` if it is lost. If the store granted it late,
+/// that time is so short that the command would be ended at once, so this waits for the first renewal.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -97,8 +97,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// The client does not renew a hold whose `--max-hold` is within one lease: the store ends that hold. But
-/// holds of readers, writers and permits are always renewed (see [`lock`]).
+/// Whether the client renews the hold. It need not if `--max-hold` is at most one lease, since the store then
+/// ends the hold. But holds of readers, writers and permits are always renewed.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
@@ -117,7 +117,8 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
-/// Acquires a permit. The inner `Err`: the name has another number of permits, which was reported.
+/// Acquires a permit of the semaphore `name`. The inner `Err`: its number of permits is not `permits`, which
+/// was reported.
 fn permit(
     client: &LockClient,
     name: &str,

@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::say::{Exit, Say};
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
-/// The longest delay of a timer, longer than any lease.
+/// The longest delay that is set for a timer: longer than any lease.
 #[cfg(target_os = "linux")]
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
@@ -38,7 +38,7 @@ pub(super) fn above() -> impl Iterator<Item = Member> {
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) group: Pid,
-    /// A child of the supervisor that is not part of the family.
+    /// In the supervisor: its child, the helper, which is not part of the family. `None` in the helper.
     pub(super) helper: Option<Pid>,
     pub(super) cgroup: Option<Cgroup>,
 }
@@ -78,7 +78,7 @@ impl Family {
         !group_lives(self.group) && self.living().is_empty()
     }
 
-    /// Reaps orphans, but not the command: until the command is reaped, no other process gets its pid.
+    /// Reaps adopted orphans, but not the command: until it is reaped, no other process gets its pid.
     pub(super) fn reap(&self) {
         reap_children(&[Some(self.group), self.helper]);
     }
@@ -106,8 +106,8 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// Timers that continue this process if it is stopped, because the parent, which also [wakes](wake) it, may
-/// be stopped or dead.
+/// Timers that continue this process (SIGCONT) if it is stopped. The parent [does so](wake) too, but may
+/// itself be stopped or dead.
 pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
@@ -126,7 +126,8 @@ impl Awake {
         Awake()
     }
 
-    /// Postpones the timers, so that they fire only while this process is stopped. Its next work is at `due`.
+    /// Postpones the timers, so that they fire only while this process is stopped. `due`: when this process
+    /// has work next.
     ///
     /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
     /// again. On a busy machine the first timer's signal may stay pending for long, so the other two first
@@ -143,7 +144,7 @@ impl Awake {
     }
 }
 
-/// Continues a child if it is stopped, since no other process knows of the child.
+/// Continues a child if it is stopped, since no other process knows the child and would continue it.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -181,7 +182,8 @@ impl Member {
         Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// A process of which only the pid is known, such as another user's under `hidepid`.
+    /// A process of which only the pid is known, such as another user's under `hidepid`. `None`: no process
+    /// has it.
     fn hidden(pid: i32) -> Option<Member> {
         let there = test_kill_process(Pid::from_raw(pid)?);
         let hidden = Member { pid, parent: 0, group: 0, is_dead: false, began: 0, memory: (0, 0) };

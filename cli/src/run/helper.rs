@@ -32,7 +32,7 @@ use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
 use crate::say::Exit;
 
-/// The clock is checked this often, since it may jump past the next due time while the machine sleeps.
+/// The longest pause between two looks at the clock, which may jump while the machine sleeps.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 enum Event {
@@ -51,8 +51,9 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     }
 }
 
-/// Becomes the command. The kernel kills this process when the helper dies: otherwise a helper that is killed
-/// before it reports the start would leave a command of which the supervisor does not know.
+/// Replaces this process, a child of the helper, by the command. The kernel kills the command when the helper
+/// dies: otherwise a helper that is killed before it reports the start would leave a command of which the
+/// supervisor does not know.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
@@ -153,7 +154,8 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(parts::send(stream, &report));
 }
 
-/// Reports the command's end when dropped: without a report the supervisor would renew the lock for ever.
+/// Reports the command's end when dropped, so also after an error: without a report the supervisor would
+/// renew the lock for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -203,10 +205,10 @@ struct Helper<'a> {
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
-    /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
+    /// Whether the supervisor sent TERM to the command, so that all processes of the command must end too.
     is_asked: bool,
-    /// After the command's end the helper waits until it has read all orders, because the order that caused
-    /// the end may be unread.
+    /// Whether all orders have been read. After the command's end the helper waits for that, because the
+    /// order that caused the end may be unread.
     has_all_orders: bool,
     ended: Option<Report>,
 }
@@ -298,7 +300,8 @@ impl Helper<'_> {
         self.stage = Stage::Tolerated;
     }
 
-    /// The store said that the lock is lost: another process may have it, so there is no grace.
+    /// Called when the supervisor reports that the lock is lost: another process may have it, so the command
+    /// gets no grace.
     fn gone(&mut self) {
         match (self.stage, self.args.on_lost) {
             (Stage::Running | Stage::Ending { .. }, OnLost::Kill) => self.kill(),
@@ -333,8 +336,8 @@ impl Helper<'_> {
         self.end_rest();
     }
 
-    /// A command that ended by itself may leave children running. The children of a command that was asked to
-    /// end get the grace, and are then killed.
+    /// Called after the command's end. If the supervisor had sent it TERM, the processes that it started get
+    /// the grace, and are then killed. Otherwise they may go on.
     fn end_rest(&mut self) {
         if self.ended.is_some() && self.is_asked && self.stage == Stage::Running {
             let kill_at = Moment::now().plus(self.args.grace).min(self.limit());

@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 use crate::show::{self, holder_as_json, who};
 
 const FIRST: Duration = Duration::from_secs(1);
-/// Pause before the holder is read again; only a new holder is printed.
+/// The pause before the holder is read again. Only a changed holder is printed.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Waiting {

@@ -161,7 +161,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Records the end of the run, unless the lock is lost: then the job may be another owner's.
+/// Records in the store how the job ended, unless the lock is lost: then the job may be another owner's.
 fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, say: Say) {
     if matches!(exit, Exit::Lost(_)) {
         return;

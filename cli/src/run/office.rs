@@ -1,4 +1,5 @@
-//! `elect --listen`: `/leader` and `/ready` over HTTP.
+//! `elect --listen`: answers over HTTP whether this process leads (`/leader`), and whether it does or could
+//! (`/ready`).
 //!
 //! The supervisor publishes until when it leads, and each answer compares this with the clock. Therefore a
 //! 200 is always written before the helper kills the command, even if only the answering thread runs. The
@@ -23,7 +24,7 @@ pub(super) enum Stage {
     Begins,
     Leads {
         term: Option<u64>,
-        /// An instant that comes before another process can lead.
+        /// An instant until which this process leads. It comes before another process can lead.
         until: Moment,
     },
     Ends,

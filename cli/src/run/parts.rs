@@ -83,7 +83,7 @@ pub(crate) struct BecomeArgs {
 /// password, are sent over the socket instead.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
-    /// The lock's name, for readers of the process list.
+    /// The lock's name, only for people who read the process list.
     pub(crate) name: String,
     pub(crate) pid: i32,
     pub(crate) began: u64,
@@ -99,8 +99,8 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// Orders to the helper or the lookout, sent by the process that holds the lock. If that process dies, the
-/// socket ends.
+/// Orders that the process with the lock sends to its helper or lookout. If that process dies, the socket
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The lock is held until this instant at least. A later `Until` extends that, and `Gone` ends it.

@@ -19,18 +19,18 @@ use crate::say::{Exit, Say};
 
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Whether a signal ends the program. Other signals only end a wait for the lock.
+/// Whether a signal asks this program to end. Other signals only end a wait for the lock.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
 
 pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
-    /// Puts a signal that was read too early back into `signals`.
+    /// Puts signals back into `signals` that were read, but could not be sent to the command.
     pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
-    /// The last signal that should end the program; 0: none.
+    /// The last signal that asked this program to end; 0: none.
     asked_to_end: Arc<AtomicI32>,
     handle: Handle,
     pub(crate) inherited: Inherited,
@@ -41,8 +41,8 @@ pub(crate) struct Caught {
 /// The children of this process: the one that it started, and [adopted](family::adopt_orphans) orphans.
 #[derive(Default)]
 struct Wards {
-    /// The child that another thread waits for. Locked while the child starts, so that it is not reaped as an
-    /// orphan.
+    /// The started child, which another thread waits for. Locked while the child starts, so that it is not
+    /// reaped as an orphan.
     own: Mutex<Option<Pid>>,
 }
 
@@ -138,8 +138,9 @@ impl Caught {
         }
     }
 
-    /// Called when the command has ended. A signal that the command missed, or a later one, ends the program
-    /// after `more`, unless the program has ended by itself. `last_words` reports unfinished work.
+    /// Called when the command has ended: starts a thread that ends the program by a signal, one that the
+    /// command missed or a later one. The program has `more` time after the signal to end by itself; then
+    /// `last_words` reports unfinished work.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
@@ -188,7 +189,8 @@ impl Caught {
         }
     }
 
-    /// Ends the wait. Later stops by the terminal (Ctrl-Z) are forwarded to the command.
+    /// Called when the wait for the lock is over. Later stops by the terminal (Ctrl-Z) are not acted upon
+    /// here, but forwarded to the command.
     pub(crate) fn stop_waiting(&self) -> io::Result<()> {
         self.waits.store(false, Ordering::SeqCst);
         let ignored = ignored();
@@ -228,7 +230,7 @@ pub(crate) fn kill_own_group(signal: i32) {
 /// things are not restored: blocked real-time signals, and SIGPIPE, which gets its default, since Rust's
 /// runtime replaces its disposition before `main`.
 ///
-/// One bit for each signal; the lowest is signal 1.
+/// Each field has one bit for each signal; the lowest is signal 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inherited {
     blocked: u64,
@@ -236,8 +238,8 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Reads the dispositions and unblocks all signals. Called before the first thread starts, since threads
-    /// inherit the mask.
+    /// Reads the dispositions, and unblocks all signals. Called before this program starts a thread, since
+    /// threads inherit the mask of blocked signals.
     pub(super) fn take() -> Inherited {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();

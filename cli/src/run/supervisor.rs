@@ -30,7 +30,7 @@ use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store;
 
-/// How long to wait for a release after a signal; an answer usually comes sooner.
+/// How long to wait for the release of the lock after a signal; the store usually answers sooner.
 pub(super) const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Task<'a> {
@@ -104,7 +104,7 @@ fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Re
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// A more deeply nested command gets the innermost owners only.
+    /// The most owners that are named: the innermost ones, if `leasehold run` is nested more deeply.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
@@ -158,7 +158,8 @@ impl Helper {
     }
 }
 
-/// The helper's standard input is the socket, so this sends the command's input over it.
+/// Sends this process's standard input to the helper, for the command. It goes over the socket, since the
+/// helper's own standard input is that socket.
 fn send_input(stream: &UnixStream) -> std::io::Result<()> {
     let (input, mut space) = (stdin(), [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
     let rights = [input.as_fd()];
@@ -247,8 +248,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// Publishes until when this run leads: until the helper has to end the command, which comes before
-    /// another process can lead.
+    /// Publishes until when this run leads its election: until the helper has to end the command, which is
+    /// before another process can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -262,6 +263,7 @@ impl Supervisor<'_> {
     }
 
     /// Ends the command if the helper has not done so in time: something may keep stopping the helper.
+    /// `None`: the run goes on, or the helper's report may still come.
     fn end_itself(&mut self) -> Option<Ended> {
         let (Some(group), OnLost::Kill) = (self.group, self.task.terms.on_lost) else { return None };
         let now = Moment::now();
@@ -399,7 +401,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// When the command stops, this process stops too, as the shell expects of its job.
+    /// Called when a signal has suspended the command. Suspends this process too if it is a job of a shell,
+    /// as the shell expects.
     fn stopped(&mut self, signal: i32) {
         let Some(group) = self.group else { return };
         if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {

@@ -19,8 +19,8 @@ impl Terminal {
         Terminal { tty, given: false }
     }
 
-    /// Gives the terminal to an interactive command. In a pipeline other programs may need the terminal, so
-    /// the command gets it only on request.
+    /// Gives the terminal to a command whose input and output it is. In a pipeline other programs may need
+    /// the terminal, so the command gets it only when it uses it.
     pub(super) fn offer(&mut self, group: Pid) {
         if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             self.give(group);
@@ -53,7 +53,7 @@ impl Terminal {
     }
 }
 
-/// `None`: the group's leader is outside this container, so the group has no number here.
+/// This process's group. `None`: its leader is outside this container, so it has no number here.
 fn own_group() -> Option<Pid> {
     Pid::from_raw(getpgrp().as_raw())
 }

@@ -1,4 +1,5 @@
-//! How long before the end of a window a command is asked to end, and is killed.
+//! How long before the end of a window a command gets TERM and KILL. A window: how long the lock stays held
+//! if no renewal follows.
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// Renewals are a third of the window apart, so at most a third remains for the grace. The window is a
-    /// little shorter than the requested lease (1 % for clocks, and the request's time), so a grace of a
-    /// third of the lease is cut, not refused.
+    /// The times for a window. Renewals are a third of the window apart, so at most a third remains for the
+    /// grace. The window is a little shorter than the requested lease (1 % for clocks, and the request's
+    /// time), so a grace of a third of the lease is cut, not refused.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
@@ -39,8 +40,8 @@ pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why a command cannot be ended in time under a lock of this lease. The answer depends on the options alone,
-/// so the same options are always refused or always accepted.
+/// Why a command cannot be ended in time under a lock of this lease; `None` if it can. The answer depends on
+/// the options alone, so the same options are always refused or always accepted.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());
@@ -73,7 +74,7 @@ mod tests {
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
     }
 
-    /// docs/command-line.md promises this.
+    /// docs/command-line.md promises what this test shows.
     #[test]
     fn a_command_outlasts_an_outage_of_nearly_half_its_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();

@@ -1,7 +1,7 @@
 //! On Windows no command can run under a lock. This module refuses the actions that run one, and catches
 //! signals for the other actions.
 
-/// Used by `doctor`, which prints for how long a store may be down.
+/// Used here only by `doctor`, which prints for how long a store may be down.
 #[allow(dead_code, reason = "no command is ended here")]
 #[path = "times.rs"]
 pub(crate) mod times;

@@ -1,4 +1,4 @@
-//! Values that are read from the store on demand, at most once a second.
+//! Values that are read from the store when they are asked for, and then reused for a second or longer.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use leasehold::{Error, ErrorKind, LockClient};
 use crate::clock::Moment;
 
 const FRESH: Duration = Duration::from_secs(1);
-/// The store counts as silent if it has not answered a request within this time.
+/// The store counts as silent if a request takes longer than this.
 const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Fresh<T>(Arc<Shared<T>>);
@@ -32,7 +32,7 @@ struct State<T> {
 
 struct Made<T> {
     value: Arc<T>,
-    /// When the computation of the value began, since a value is as old as its oldest part.
+    /// When reading of the value began, since the value is as old as its oldest part.
     since: Moment,
 }
 
@@ -58,7 +58,7 @@ impl<T> Seen<T> {
 }
 
 impl Trouble {
-    /// The trouble in words that every reader of the page may see: without addresses or text from the store.
+    /// A description that every visitor of the page may see: without addresses or text from the store.
     pub(crate) fn words(self) -> &'static str {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",
@@ -115,7 +115,8 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         self.get(Duration::ZERO);
     }
 
-    /// The newest value. If it is not fresh, waits first for a new attempt to read it, `wait` at most.
+    /// The newest value. If it is no longer fresh, first waits until the store has been read again, but at
+    /// most for `wait`.
     pub(crate) fn get(&self, wait: Duration) -> Seen<T> {
         let end = Moment::now().plus(wait);
         let mut state = self.0.lock();

@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// Whether this server still computes the answer. Such a connection is never cut for a new client.
+    /// Whether this server is computing the answer. Such a connection is never cut in favor of a new one.
     waits_for_us: bool,
     is_cut: bool,
 }
@@ -236,7 +236,8 @@ struct InUse {
 }
 
 impl Connections {
-    /// Takes a place. If none is free, cuts the oldest connection that does not wait for this server.
+    /// Registers a connection. If there are too many, cuts the oldest one whose answer is not being computed,
+    /// and waits until one ends.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();
@@ -277,7 +278,8 @@ impl Drop for InUse {
 // Another site's page can point its own name at a loopback address (DNS rebinding), and read what a server there
 // answers. Its requests have that name in `Host`, so this server refuses unknown names.
 
-/// The host name without its port, which differs behind a tunnel, and which an attacker can choose.
+/// The host name in a `Host` header. The port is left out: it differs behind a tunnel, and an attacker can
+/// choose it. `None` if the header is malformed.
 pub(crate) fn host_name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {

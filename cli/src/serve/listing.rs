@@ -19,10 +19,10 @@ const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
 const OTHER: &str = "other";
 const SHARE: u32 = 100;
-/// The store's processor time for a key that is no lock, and for a lock, measured on Redis 7.
+/// The store's processor time, measured on Redis 7, to list a key that is no lock (`LOCK_COST`: a lock).
 const KEY_COST: Duration = Duration::from_micros(2);
 const LOCK_COST: Duration = Duration::from_micros(20);
-/// Two computed times of the same run's end differ by less than this many seconds, since two clocks are read.
+/// The end of a run is computed from two clocks, so lists differ in it, by less than this many seconds.
 const JITTER: u64 = 2;
 
 pub(crate) struct Listing {
@@ -39,7 +39,8 @@ pub(crate) struct Listing {
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) last: Option<LastRun>,
-    /// When the last run, and the last success, ended: seconds since 1970; 0: none in the last 40 days.
+    /// When the job's last run ended (`succeeded`: the last successful one), in seconds since 1970. 0: none
+    /// in the last 40 days.
     pub(crate) ended: u64,
     pub(crate) succeeded: u64,
     owner: Option<String>,
@@ -53,7 +54,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used. Alerts decide by this label how long a lock may be held, and how many may wait.
+/// How a lock is used: the label `kind` of the metrics, by which alerts limit holding times and waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
@@ -96,8 +97,8 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The groups with series of their own: only those seen first, so that the number of series is bounded, and a
-/// series does not come and go.
+/// The groups of lock names that have metrics of their own: the first ones seen. All others share the group
+/// `other`, so that the number of series is bounded and a series does not come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
@@ -236,8 +237,8 @@ fn rest(keys: u64, locks: u64) -> Duration {
     (times(KEY_COST, keys) + times(LOCK_COST, locks)).saturating_mul(SHARE)
 }
 
-/// When the run ended, in seconds since 1970, or 0 for none: `before`, unless the new time differs by more
-/// than the clocks' inaccuracy.
+/// When a job's run ended, in seconds since 1970; 0 if there was none (`ago` is `None`). Returns `before`,
+/// the result of the last list, unless the time differs by more than the clocks' inaccuracy.
 fn steady(before: u64, ago: Option<Duration>) -> u64 {
     let Some(ago) = ago else { return 0 };
     let now = wall().saturating_sub(ago).as_secs();
@@ -256,7 +257,7 @@ impl Group {
 #[derive(Default)]
 struct Waiters {
     by_name: HashMap<String, Vec<(Duration, Value)>>,
-    /// Whether a waiting client also holds something, as all members of a deadlock do.
+    /// Whether some client both waits for a lock and holds one, as each member of a deadlock does.
     may_be_deadlocked: bool,
 }
 

@@ -23,7 +23,7 @@ use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain, explained};
 
 const WAIT: Duration = Duration::from_millis(2500);
-/// The name in the request that only tests whether the store answers.
+/// The lock name in the request that only tests whether the store answers.
 const PROBE: &str = "leasehold";
 
 pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Ended {
@@ -59,7 +59,7 @@ fn warning(address: SocketAddr) -> Option<String> {
 struct Site {
     hosts: Vec<String>,
     locks: Fresh<Listing>,
-    /// Whether the store answers one request, which is cheaper than a list.
+    /// Whether the store answers a single request, which is cheaper than listing all locks.
     health: Fresh<()>,
     policy: String,
 }
@@ -78,7 +78,8 @@ impl Site {
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: policy() })
     }
 
-    /// The list, and any trouble of the store. A slow list is no trouble if the store answers one request.
+    /// The newest list of locks, and the trouble if the store does not answer a single request. That the list
+    /// takes long is no trouble.
     fn seen(&self) -> (Seen<Listing>, Option<Trouble>) {
         let trouble = self.health.get(WAIT).trouble();
         let wait = if trouble.is_some() { Duration::ZERO } else { WAIT };

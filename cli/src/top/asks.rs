@@ -1,4 +1,4 @@
-//! The thread that asks the store, so that no key press waits for it.
+//! The thread that sends `top`'s requests to the store, so that no key press waits for an answer.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,8 @@ use crate::cycles;
 use crate::show;
 
 const MOST_LOCKS: usize = 10_000;
-/// While the store shows no waiter, only every fifth poll searches for deadlocks.
+/// While the lists show no waiter, only every fifth poll searches for deadlocks. It may find some, since the
+/// lists lack waiters of some kinds.
 const UNASKED: u64 = 5;
 const MOST_TOKENS: usize = 64;
 
@@ -97,8 +98,8 @@ struct Thread {
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and how long it had held the lock when its token was read. A later shorter time means a new
-/// hold.
+/// A hold whose fencing token was read: its owner, and how long it had lasted then. If a later poll shows a
+/// shorter time, the hold is a new one.
 type Hold = (String, Option<Duration>);
 
 impl Thread {

@@ -42,7 +42,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Ended {
 }
 
 enum Trouble {
-    /// An error that stays: the user lacks a right, or the store has no lists.
+    /// An error that later polls would repeat: the user lacks a right, or the store has no lists.
     Store(leasehold::Error),
     System(std::io::Error),
 }

@@ -93,7 +93,8 @@ fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
 }
 
 const WIDE: u16 = 100;
-/// A narrower screen has only the most important columns, and below them all columns of the selected lock.
+/// A screen of fewer characters a line shows only the most important columns, and below the table all columns
+/// of the selected lock.
 const NARROW: u16 = 72;
 
 fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {

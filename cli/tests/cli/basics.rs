@@ -274,7 +274,7 @@ fn the_command_cannot_find_the_password_of_the_url_option() {
     assert!(said.contains("LEASEHOLD_NAME=seen") && !said.contains("S3CR3T"), "{said}");
 }
 
-/// A folder with a SQLite store, and the program on that store.
+/// A folder with a SQLite store, and a function that makes commands of the program for that store.
 pub(crate) fn in_a_file() -> (tempfile::TempDir, impl Fn(&[&str]) -> Command) {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());

@@ -48,7 +48,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// One browser runs at a time, because each is several processes, and tests beside it measure times.
+    /// Starts a browser when no other runs: each is several processes, and tests beside it measure times.
     pub(crate) fn start(program: PathBuf, more: &[&str]) -> Browser {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

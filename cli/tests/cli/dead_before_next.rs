@@ -18,7 +18,7 @@ fn rounds() -> usize {
 pub(crate) enum Child {
     Itself,
     IgnoresTerm,
-    /// The command runs in its own session, and its parent waits.
+    /// The command runs in its own session, and its parent waits for its end.
     Setsid,
     Su,
     Script,
@@ -80,8 +80,8 @@ const LEASE_NANOS: u64 = 6_000_000_000;
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
-/// In each pair, the first command writes time stamps until it is ended. The second command waits for the
-/// lock and writes one.
+/// Checks in pairs of commands that the first is dead before the second is granted the lock. The first writes
+/// time stamps until it is ended. The second waits for the lock and writes one.
 fn compare(fault: Fault, kinds: &[Child]) {
     let server = Server::start();
     let all: Vec<(usize, Child)> =
@@ -196,7 +196,7 @@ fn command_dies_soon_after_its_locks_key_is_deleted() {
     compare_all(Fault::KeyDeleted);
 }
 
-/// The process list must not show `exe`, the file in /proc from which the helper is started.
+/// The helper is started from a file in /proc named `exe`, but the process list must not show that name.
 #[test]
 fn the_helper_process_is_named_leasehold() {
     let server = Server::start();

@@ -87,8 +87,8 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
 }
 
-/// Runs two scripts, which acquire their first locks and then wait for each other's. They run until both have
-/// reported and `work` is done.
+/// Runs two scripts, each of which acquires a lock and then waits for the other's. They run until both have
+/// reported the deadlock and `work` is done.
 fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_leasehold");
@@ -241,8 +241,8 @@ fn the_deadlock_picture_fits_every_screen_size() {
     }
 }
 
-/// The texts in the picture that are too small, that leave the picture or the screen, or that cover another
-/// text.
+/// A script that returns the texts in the picture that are too small, that leave the picture or the screen,
+/// or that cover another text.
 const UNREADABLE: &str = "{
     const all = [...document.querySelectorAll('#deadlocks svg text')].map(one => [one.textContent, one.getBoundingClientRect()]);
     const drawn = document.querySelector('#deadlocks svg').getBoundingClientRect();

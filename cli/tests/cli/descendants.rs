@@ -12,8 +12,8 @@ use crate::world::{
     Run, Server, Stamper, children, container, ends, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
 
-/// Refuses one system call as an older container runtime does. 434 is the number of pidfd_open on every
-/// processor.
+/// A Python script that runs a program without the system call pidfd_open (434 on every processor), which
+/// older container runtimes refuse.
 const REFUSE_PIDFD_OPEN: &str = "import ctypes, os, struct, sys; \
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 434), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)]; \
     text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps)); \

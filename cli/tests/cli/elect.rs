@@ -146,7 +146,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     assert!(!said().contains("newer"), "{}", said());
 }
 
-/// The other candidates have one connection each, and poll once in a third of a lease.
+/// All but three candidates have one connection each, and poll once in a third of a lease.
 #[test]
 fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
     let server = Server::start();

@@ -180,7 +180,8 @@ fn the_shell_of_a_lost_hold_dies_before_the_next_command_begins() {
     });
 }
 
-/// The signal comes 1.1 s before the lease ends, which is a margin for busy machines.
+/// Checks that a shell's command is dead before another client is granted the lock. The signal comes 1.1 s
+/// before the lease ends, so that the test passes on a busy machine.
 fn is_dead_before_the_next(case: &str) {
     let server = Server::start();
     let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };

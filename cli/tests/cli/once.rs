@@ -210,7 +210,8 @@ fn the_documented_crontab_hides_the_url() {
     }
 }
 
-/// Runs a line as cron does: an assignment sets the environment, and any other line is a command for a shell.
+/// Runs the lines of a crontab as cron does: an assignment sets the environment, and any other line is a
+/// command for a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
     // This script stands in for the job. It writes the arguments of all processes, which any user can read.

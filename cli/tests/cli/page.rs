@@ -215,7 +215,7 @@ fn a_page_under_another_host_name_gets_no_data() {
     assert_eq!(page.value(&elsewhere), "refused");
 }
 
-/// The names of elements that leave the screen or do not show all of their text.
+/// A script that returns the names of elements that leave the screen or do not show all of their text.
 const OFF_SCREEN: &str = "(() => { const off = []; \
     for (const one of document.querySelectorAll('body, body *')) { \
         const at = one.getBoundingClientRect(); \

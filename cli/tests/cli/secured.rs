@@ -72,7 +72,7 @@ impl Certificates {
         ["ca.crt", "client.crt", "client.key"].map(|name| self.file(name))
     }
 
-    /// The program on a store, with the right certificates in its environment.
+    /// A command of the program for a store, with the right certificates in its environment.
     pub(crate) fn program(&self, url: &str, arguments: &[&str]) -> Command {
         let mut command = leasehold(arguments);
         let names = ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"];
@@ -163,7 +163,7 @@ impl Secured {
         ))
     }
 
-    /// Sends a command over the Unix socket.
+    /// Sends a request over the server's Unix socket, and returns the answer.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         self.ask_all(&[words])
     }
@@ -250,8 +250,7 @@ fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     found
 }
 
-/// The first of `users` that exists, if this is root, for a server that refuses to run as root. Otherwise
-/// `None`.
+/// The first of `users` that exists, to run a server that refuses root. `None` if this is not root.
 fn own_user(users: &[&str]) -> Option<String> {
     let asked = |words: &[&str]| Command::new("id").args(words).output().unwrap();
     let exists = |user: &&&str| asked(&[user]).status.success();

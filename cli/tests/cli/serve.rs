@@ -31,7 +31,7 @@ fn scraped(site: &Site) -> Scrape {
     Scrape::parse(&answer.body).unwrap_or_else(|error| panic!("{error:?}: {}", answer.body))
 }
 
-/// The samples of a metric, by their first label.
+/// The samples of a metric, by the value of their first label.
 fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
     by(scrape, name, |labels| labels.first().map_or_else(String::new, |label| label.value.clone()).into())
 }

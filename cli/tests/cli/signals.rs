@@ -1,4 +1,5 @@
-//! Signals and stops while a run waits or its command runs. The *helper* is the process between the two.
+//! Signals and stops while a run waits or its command runs. The *helper* is the process between the run and
+//! its command.
 
 use rustix::process::Signal;
 

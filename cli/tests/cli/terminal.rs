@@ -14,8 +14,8 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::world::{Run, Server, eventually};
 
-/// Starts a program on its own terminal of this size, and returns the end for typing. A thread passes the
-/// output to `shows`.
+/// Starts a program on its own terminal of this size. Returns the file in which the test writes what a user
+/// would type. A thread passes the output to `shows`.
 pub(crate) fn on_terminal(
     command: &mut Command,
     (rows, columns): (u16, u16),
@@ -88,7 +88,7 @@ impl Shell {
         self.seen += at.unwrap() + text.len();
     }
 
-    /// Types each text, and waits until the terminal shows all that belongs to it.
+    /// For each step, types the first text, and waits until the terminal shows all texts that belong to it.
     #[track_caller]
     fn goes(&mut self, steps: &[(&str, &[&str])]) {
         for (typed, shown) in steps {

@@ -98,7 +98,7 @@ impl Drop for Top {
     }
 }
 
-/// The token in the last column of a line; 0 if the last column shows the waiters.
+/// The fencing token in a line's last column; 0 if that column shows the waiters (a number below 1000).
 fn token(line: &str) -> u64 {
     let last = line.rsplit_once(' ').and_then(|(_, last)| last.parse().ok()).unwrap_or(0);
     if last < 1000 { 0 } else { last }

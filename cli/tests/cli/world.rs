@@ -122,7 +122,7 @@ impl Server {
         ends(&mut self.leasehold(arguments), code, words)
     }
 
-    /// The only JSON object that the program prints.
+    /// Runs the program, and returns the only JSON object that it prints.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let said = self.ends(&[&["-q", "--format", "json"], arguments].concat(), 0, "");
@@ -133,7 +133,7 @@ impl Server {
         Run::start(&mut self.leasehold(arguments))
     }
 
-    /// The program with a long connect time-out, because connecting may take long on a busy machine.
+    /// A command of the program with a long connect time-out, which a busy machine may need.
     pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
         let mut command = self.leasehold(arguments);
         command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s");
@@ -156,7 +156,8 @@ pub(crate) fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A server that answers. `None` if another process has the port, because that may be another server.
+/// Starts a server, and waits until it answers. `None` if another process, maybe another server, has the
+/// port.
 fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -217,7 +218,7 @@ pub(crate) fn stock() -> Option<PathBuf> {
     Some(stock)
 }
 
-/// A command in its own namespaces; `None` if this system allows none.
+/// A command in its own user and process namespaces, like in a container; `None` if this system allows none.
 pub(crate) fn container(arguments: &[&str]) -> Option<Command> {
     let command = || {
         let mut command = Command::new("unshare");

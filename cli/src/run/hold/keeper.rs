@@ -30,7 +30,7 @@ use crate::say::{Exit, Say};
 use crate::store;
 
 enum Event {
-    /// `hold` died, or ended without printing the handle.
+    /// The process `leasehold hold` died, or ended without printing the handle.
     CallerGone,
     ShellEnded,
     Release(UnixStream),

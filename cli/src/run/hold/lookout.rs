@@ -1,6 +1,6 @@
-//! The lookout beside a keeper: signals the shell in time, even if the keeper is stopped or killed. Like the
-//! [helper](crate::run::helper), the lookout knows nothing about locks, only until when the lock is certainly
-//! held.
+//! The lookout: a process beside a keeper that signals the shell in time, even if the keeper is stopped or
+//! killed. Like the [helper](crate::run::helper), it knows nothing about locks, only until when the lock is
+//! certainly held.
 
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};

@@ -45,10 +45,11 @@ impl HoldArgs {
     }
 }
 
-/// How long to wait for the keeper's acknowledgement, which comes at once unless the keeper is stopped.
+/// How long `release` waits until the keeper confirms the request: at once, unless the keeper is stopped.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// A signal ends this process as usual. The keeper notices, and gives up the wait or the lock.
+/// Starts a keeper, and prints the handle of its hold. A signal ends this process as usual; the keeper
+/// notices that, and gives up the wait or the lock.
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Ended {
     let say = Say::new(common);
     family::is_seen(say)?;

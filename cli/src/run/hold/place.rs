@@ -1,4 +1,4 @@
-//! The private folder of a `hold`'s socket. The handle that `hold` prints contains the socket's path.
+//! The private folder of the sockets of `hold`. The handle that `hold` prints contains its socket's path.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,8 +15,8 @@ use crate::run::hold::shell::Shell;
 
 const NOTE: &str = "for";
 
-/// Candidate folders, the preferred one first. Another user can take the name below the temporary folder, so
-/// the last candidate is one that no other user can create.
+/// The folders that may be the private one, the preferred one first. Another user can take the name below the
+/// temporary folder, so the last candidate is one that no other user can create.
 fn folders() -> Vec<PathBuf> {
     let user = geteuid();
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -29,7 +29,8 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether this is the first call for `text`: leaves a note in the folder, which most systems remove at boot.
+/// Whether this is the first call for `text`, also among earlier processes: a call leaves a file in the
+/// private folder. Most systems remove that folder at boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -80,9 +81,9 @@ impl Socket {
         Ok(Socket { listener, file: file.to_owned() })
     }
 
-    /// Publishes the hold's shell and owner to programs that this shell starts: without that a deadlock
-    /// through the hold is not found. The text is the target of a symbolic link, since a link is created
-    /// atomically.
+    /// Publishes the hold's shell and owner in the private folder. Programs that the shell starts read it:
+    /// otherwise a deadlock through the hold would not be found. The text is the target of a symbolic link,
+    /// since a link is created atomically.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
         std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
             .ok();
@@ -124,7 +125,7 @@ pub(super) fn remove(file: &Path) {
     std::fs::remove_file(file).ok();
 }
 
-/// Whether a folder (no link) belongs to this user, and no other user can enter it.
+/// Whether `folder` is a folder (no link to one) of this user, which no other user can enter.
 fn is_own(folder: &Path) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(folder).map_err(|error| named(folder, &error))?;
     Ok(found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0)
@@ -134,7 +135,8 @@ fn named(folder: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
-/// A handle is one word; the part after the last colon is the fencing token.
+/// The handle that `hold` prints. It is one word: the path of the hold's socket, a colon, and the fencing
+/// token, which is empty if there is none.
 pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
     format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
 }

@@ -12,7 +12,7 @@ use crate::run::family::{self, Member};
 
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// Identifies one process, and no later process with the same pid.
+/// A process, identified by pid and start time, so that no later process with the same pid is taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shell {
     pub(super) pid: i32,
