@@ -101,7 +101,7 @@ pub(crate) fn ready<T: Send + 'static>(answer: Answer<T>) -> Box<dyn Pending<T>>
     Box::new(|| answer)
 }
 
-/// Receives the answer of a release that no thread waits for.
+/// Receives the answer to a release whose releaser does not wait for the answer.
 pub(crate) struct Sink {
     answered: Box<dyn FnOnce(Answer<Release>) + Send>,
     releasing: Option<Arc<dyn Releasing>>,

@@ -13,7 +13,7 @@ use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Stage, Stal
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
-/// Numbers that tests vary.
+/// The limits for hand-offs and caching. Tests use others than the engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// Maximum number of local hand-offs before other processes get the lock. Higher values make other
@@ -116,7 +116,8 @@ impl Caching {
         self.score = LEAST.max(self.score - LATE);
     }
 
-    /// `thread` waited for the release, so its time to come back counts from now on.
+    /// Begins the time in which `thread` comes back "at once" only now, because until now the thread waited for
+    /// the answer to its release.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;

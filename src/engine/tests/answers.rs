@@ -644,7 +644,7 @@ fn clean_ups_of_an_unanswered_request_become_rarer() {
 
 /// A late request can affect only the lock that was lost, so a grant of another lock counts.
 #[test]
-fn only_another_plain_lock_is_granted_under_a_lost_holds_number() {
+fn a_lost_holds_number_is_granted_only_a_different_plain_lock() {
     let (store, engine, name) = running(scripted());
     let other = named("b");
     let reporter = Arc::clone(&engine.reporter);

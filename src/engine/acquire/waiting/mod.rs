@@ -37,7 +37,8 @@ pub(crate) struct Waiting<'a> {
     unbound: Option<u64>,
     /// The number of recalls received before the last claim was made.
     heard: Option<u64>,
-    /// The local queue place of a caller that found the lock uncontended. A grant gives the place up.
+    /// The place in the local queue of a caller that has joined already, because the lock was uncontended. A
+    /// grant gives the place up.
     place: Option<QueuePlace>,
     wait_mode: WaitMode,
     /// Whether the caller waits, or has a place in the store's queue. If not, its attempt must make no place.
@@ -136,7 +137,8 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    /// `place`: the local queue place of a caller that found the lock uncontended, and waits for it.
+    /// `place`: the caller's place in the local queue, if the lock was uncontended and the call may wait; such a
+    /// call has joined already.
     pub(crate) fn run(&mut self, is_uncontended: bool, place: Option<QueuePlace>) -> Result<Option<Granted>> {
         self.place = place;
         let ended = self.take_or_give_up(is_uncontended);
@@ -284,7 +286,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Withdraws the offer to be handed the lock. `Some`: a hand-off has been sent already.
+    /// Withdraws this waiter's offer to accept a hand-off. `Some`: a hand-off to it was sent already, and the
+    /// waiter must receive that.
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {

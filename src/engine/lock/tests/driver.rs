@@ -1,5 +1,6 @@
 //! The steps of a client's threads with a lock, as in `acquire/`, `release/`, the timer and the watchdog:
-//! each step locks the mutex once, and leaves requests to be sent.
+//! each step locks the mutex once, and leaves requests to be sent. "Models `x`": the step stands for the
+//! engine's function `x`.
 
 use super::event::{Answer, Effect, Event, Request, Said};
 use super::world::{At, BACKGROUND, Client, NOW, NUMBERS, Rules};

@@ -73,7 +73,7 @@ impl Request {
         Some(&mut self.sent).filter(|sent| **sent != moment(0))
     }
 
-    /// A release whose answer any thread reads.
+    /// Whether this is a release whose releaser does not wait, so that any thread may read the answer.
     pub(super) fn is_settled_by_others(&self) -> bool {
         matches!(self.effect, Effect::Release { waits: false, .. })
     }
