@@ -111,7 +111,8 @@ fn ask_for<'a>(
 }
 
 /// Makes an answer for each lock from the answer to one request for `count` locks, which grants the locks
-/// before the first busy one. For a refusal returns no answers, because it does not say which lock was refused.
+/// before the first busy one. For a refusal returns no answers, because it does not say which lock was
+/// refused.
 fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Vec<Answer<Attempt>> {
     match answer {
         Ok(fences) => {

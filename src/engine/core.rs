@@ -26,7 +26,8 @@ use crate::time::{Clock, Moment, wall_ms};
 pub(crate) struct Announcer {
     identity: ClientInfo,
     began: Moment,
-    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes none.
+    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes
+    /// none.
     pub(super) due: AtomicU64,
     refused: Refused,
     pub(super) is_written: AtomicBool,
@@ -51,8 +52,8 @@ impl Announcer {
         self.due.load(Ordering::SeqCst) != u64::MAX && !self.refused.stands(|| now)
     }
 
-    /// After a refusal (see the kinds below), the client writes no entry for a while: the server would log each
-    /// further try.
+    /// After a refusal (see the kinds below), the client writes no entry for a while: the server would log
+    /// each further try.
     pub(super) fn note(&self, answer: &Answer<()>, now: Moment) {
         if let Err(failure) = answer
             && matches!(
@@ -92,8 +93,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Makes the shared state of a new client. Also returns the parkers of the watchdog and of the timer, which
-    /// are not started yet.
+    /// Makes the shared state of a new client. Also returns the parkers of the watchdog and of the timer,
+    /// which are not started yet.
     pub(crate) fn new(
         options: Options,
         clock: Clock,
@@ -144,8 +145,8 @@ impl Core {
         self.timer.run_by(hold.plan_check(self.clock.now()));
     }
 
-    /// Makes the watchdog write the client's entry, if the entry is due. Called while anything is held or waited
-    /// for.
+    /// Makes the watchdog write the client's entry, if the entry is due. Called while anything is held or
+    /// waited for.
     pub(crate) fn announce(&self, now: Moment) {
         if self.announcer.is_due(now) {
             self.find_by(now);

@@ -72,8 +72,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) to zero, but may return before the answer, which then the thread that reads
-    /// it passes to `done`. If the store must repeat the release, it first calls
+    /// As [`release`](Self::release) to zero, but may return before the answer, which then the thread that
+    /// reads it passes to `done`. If the store must repeat the release, it first calls
     /// [`overtaken`](Releasing::overtaken). One of the two calls comes before this client gets a later answer
     /// about the lock. For a claim that waits, leaves the queue instead.
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {

@@ -141,8 +141,8 @@ impl LocalLock {
         self.state().of_thread(thread).cloned()
     }
 
-    /// See [`Machine::find`]. If the lock is uncontended and the call may wait, the caller joins the local queue,
-    /// and this also returns its place there.
+    /// See [`Machine::find`]. If the lock is uncontended and the call may wait, the caller joins the local
+    /// queue, and this also returns its place there.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,

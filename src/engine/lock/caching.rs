@@ -116,8 +116,8 @@ impl Caching {
         self.score = LEAST.max(self.score - LATE);
     }
 
-    /// Begins the time in which `thread` comes back "at once" only now, because until now the thread waited for
-    /// the answer to its release.
+    /// Begins the time in which `thread` comes back "at once" only now, because until now the thread waited
+    /// for the answer to its release.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;
@@ -134,7 +134,8 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
-    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two came quickly.
+    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two came
+    /// quickly.
     pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
         let is_paused = self.recalled.is_some_and(|(last, soon)| soon && at.now.since(last) < PAUSE);
         at.recalls.filter(|_| !is_paused)

@@ -212,7 +212,8 @@ impl Levels {
         Some(level)
     }
 
-    /// Ends the renewals of a level that was acquired as one of a group of locks: all of them are acquired now.
+    /// Ends the renewals of a level that was acquired as one of a group of locks: all of them are acquired
+    /// now.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };

@@ -137,8 +137,8 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    /// `place`: the caller's place in the local queue, if the lock was uncontended and the call may wait; such a
-    /// call has joined already.
+    /// `place`: the caller's place in the local queue, if the lock was uncontended and the call may wait;
+    /// such a call has joined already.
     pub(crate) fn run(&mut self, is_uncontended: bool, place: Option<QueuePlace>) -> Result<Option<Granted>> {
         self.place = place;
         let ended = self.take_or_give_up(is_uncontended);
