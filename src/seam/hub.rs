@@ -53,7 +53,7 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     /// The pause before the next connection attempt, if the present connection fails.
     pause: Duration,
     thread: Option<JoinHandle<()>>,
-    /// Whether an outage was reported, and its end was not.
+    /// Whether an outage was reported, and its end was not reported yet.
     pub(crate) is_down_reported: bool,
 }
 

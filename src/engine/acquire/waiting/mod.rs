@@ -41,7 +41,8 @@ pub(crate) struct Waiting<'a> {
     /// grant gives the place up.
     place: Option<QueuePlace>,
     wait_mode: WaitMode,
-    /// Whether the caller waits, or has a place in the store's queue. If not, its attempt must make no place.
+    /// Whether the caller waits, or has a place in the store's queue. If not, its attempt must not join that
+    /// queue.
     waits: bool,
     all_ask: bool,
     /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
@@ -53,7 +54,7 @@ pub(crate) struct Waiting<'a> {
     watch_releases_at: Option<Moment>,
     /// The waiter goes on sleeping until this moment, unless something wakes it.
     sleep_on: Option<Moment>,
-    /// When the waiter polls although this process has a hold.
+    /// When the waiter attempts even if a thread of this process still has a hold.
     next_poll: Option<Moment>,
     parker: Option<Parker>,
     /// Since when this waiter has had only failures, and the last failure.
@@ -61,7 +62,8 @@ pub(crate) struct Waiting<'a> {
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
-    /// When a message woke this waiter (`false`), or a thread of this client sent the hand-off (`true`).
+    /// What brings the grant: the moment when a message woke this waiter (`false`), or when a thread of this
+    /// client sent the hand-off (`true`).
     coming: Option<(Moment, bool)>,
 }
 

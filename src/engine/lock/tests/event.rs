@@ -91,7 +91,8 @@ impl Request {
         ))
     }
 
-    /// The number that owns the lock if the request is carried out.
+    /// The owner number that has the lock once the request is carried out; `None`: the request grants
+    /// nothing.
     pub(super) fn grants(&self) -> Option<Number> {
         match self.effect {
             Effect::Ask { number, .. } | Effect::HandOff { number, .. } => Some(number),
@@ -99,7 +100,7 @@ impl Request {
         }
     }
 
-    /// The number whose hold the request needs, or ends.
+    /// The owner number whose hold the request needs, or ends; `None`: it needs and ends none.
     pub(super) fn concerns(&self) -> Option<Number> {
         match self.effect {
             Effect::Ask { .. } | Effect::LeaveWaitQueue { .. } | Effect::Lost { .. } => None,

@@ -37,7 +37,7 @@ pub(super) struct Setup {
     pub(super) tries: bool,
     /// Whether an operator may free the lock.
     pub(super) forces: bool,
-    /// Whether threads may retire their numbers because of other locks.
+    /// Whether a thread's number may be retired because of a lock that is not in this world.
     pub(super) retires: bool,
     pub(super) caches: bool,
     pub(super) rules: Rules,
@@ -50,7 +50,7 @@ pub(super) struct Rules {
     pub(super) lock: crate::engine::lock::Rules,
     pub(super) lease: Duration,
     pub(super) renew_after: Duration,
-    /// How long after its last attempt a waiter without a message polls the store.
+    /// How long after its last attempt a waiter attempts again if no message came.
     pub(super) poll: Duration,
     /// The pause of a waiter after a failed attempt.
     pub(super) pause: Duration,
