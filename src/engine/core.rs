@@ -245,7 +245,7 @@ pub(crate) struct CacheThread {
 }
 
 pub(crate) struct Ended {
-    /// `None`: all threads.
+    /// The thread whose cached holds are to be released; `None`: those of all threads.
     pub(crate) thread: Option<u64>,
     pub(crate) call: Arc<Call>,
 }

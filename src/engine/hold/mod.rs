@@ -167,8 +167,8 @@ impl Hold {
         self.fence.get().copied()
     }
 
-    /// Keeps the first token: the outer level may have written with it, and a resource that sees a newer
-    /// token rejects the older one.
+    /// Sets the hold's fencing token, unless it has one: the outer level may have written with the first
+    /// token, and a resource that sees a newer token rejects the older one.
     pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         if let Some(fence) = fence {
             self.fence.get_or_init(|| fence);
@@ -286,7 +286,8 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// The store confirmed a request, sent at `sent`, that set `lease`. The window never gets shorter.
+    /// Extends the window, because the store confirmed a request that was sent at `sent` and set `lease`. The
+    /// window never gets shorter.
     /// `false`: the window had ended, and a thread may have seen that, so the hold is lost, though the store
     /// renewed it.
     #[must_use = "a hold whose window had ended is lost"]

@@ -84,7 +84,8 @@ pub(crate) struct Caching {
 pub(crate) enum Watched<H> {
     /// Release the cached hold: no thread uses it, or others want it.
     Idle,
-    /// Ask the store about `checks`, run the callbacks of `calls`, and watch again at `next`.
+    /// Ask the store whether others want the holds in `checks`, run the callbacks of those in `calls`, and
+    /// watch the lock again at `next`.
     Until {
         next: Moment,
         checks: Vec<H>,

@@ -74,7 +74,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(crate) holds: Vec<HoldState<H>>,
     pub(crate) queue: Queue<W>,
     pub(crate) caching: Caching,
-    /// The number of local hand-offs since the lock was last free in the store, and when the first one came.
+    /// The number of local hand-offs since the lock was last free in the store, and when this count began.
     pub(super) local_handoffs: Option<(u32, Moment)>,
     /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
