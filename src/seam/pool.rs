@@ -210,8 +210,7 @@ impl<C: Connector> Place<'_, C> {
     }
 
     /// Counts this place's connection as `busy`, or no longer. Also wakes threads in `borrow`, which give up
-    /// when
-    /// `busy` is zero and no connection is idle.
+    /// when `busy` is zero and no connection is idle.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;
