@@ -79,7 +79,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
     /// The last release by this process: when it was, and which other clients the store notified of it.
-    /// `None`: none.
+    /// `None`: it notified none.
     pub(crate) contended: Option<(Moment, Others)>,
     pub(crate) retired: Retired,
     pub(crate) beside: X,
