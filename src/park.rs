@@ -34,14 +34,14 @@ pub(crate) struct Parker {
 #[derive(Debug, Default)]
 struct ServiceState {
     bounds_ended: AtomicBool,
-    /// Whether a test has paused the thread.
+    /// Whether a test makes the service's thread stand still.
     stands_still: AtomicBool,
     /// Whether the client is ending. [`take_time`] then returns at once: the clock may never move again.
     is_ending: AtomicBool,
 }
 
 thread_local! {
-    /// If this thread is a service: its number on a manual clock, its signal and state.
+    /// If this thread is a service: its registration number at a manual clock, its waker, and its state.
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 

@@ -1,7 +1,7 @@
 //! Acquires or releases several locks: the client sends all requests before it reads the first answer. Locks
 //! that one request can cover share a request.
 //!
-//! Nothing here waits for another owner. A caller that finds a lock busy then waits for this lock alone.
+//! No function of this file waits until a busy lock is free. Its caller then waits for that lock alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,8 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came
 }
 
-/// Locks with equal values can share a request; `None`: the lock needs a request of its own.
+/// What the locks of one request have in common: the client, and a number that the store gives. Locks with
+/// equal values can share a request; `None`: the lock needs a request of its own.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
@@ -109,8 +110,9 @@ fn ask_for<'a>(
     }))
 }
 
-/// Splits the answer to a request for `count` locks, which grants the locks before the first busy one. A
-/// refusal has no parts: only one request for each lock shows which of them was refused.
+/// Makes an answer for each lock from the answer to one request for `count` locks, which grants the locks
+/// before the first busy one. For a refusal returns no answers, because it does not say which lock was
+/// refused.
 fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Vec<Answer<Attempt>> {
     match answer {
         Ok(fences) => {
@@ -145,7 +147,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
     }
 }
 
-/// A level to be released; by default the innermost level.
+/// One level of a hold that is to be released. `level`: its id; `None`: the innermost level.
 #[derive(Debug)]
 pub(crate) struct LevelRelease {
     pub(crate) engine: Arc<Engine>,
@@ -195,8 +197,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
 }
 
 impl LevelRelease {
-    /// Ends the level. Returns the number of levels left, when this began, and the hand-off to another thread
-    /// of this process, if any.
+    /// Ends the level in this process; the caller sends the release. Returns the number of levels left, when
+    /// this call began, and the hand-off to another thread of this process, if there was one to send.
     fn begin(&self, action: &'static str) -> Result<(u32, Moment, Option<HandoffResult>)> {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
@@ -211,7 +213,7 @@ impl LevelRelease {
 }
 
 type Leaving = (LevelRelease, u32);
-/// A level's release, the number of levels left, until when to repeat the request, and the answer so far.
+/// A level's release, the number of levels left, until when to repeat the request, and the answer, if read.
 type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 
 /// Sends one request for the group, or one for each lock. Returns a function that waits for the answers.

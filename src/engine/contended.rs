@@ -59,7 +59,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the listeners of a hold that ended by release to the next hold of its guard.
+    /// Moves the listeners of the `ended` hold, which its guard released, to the `next` hold of the same
+    /// guard.
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
         for listener in ended.listeners.end() {
             match listener {

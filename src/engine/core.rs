@@ -22,11 +22,12 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
-/// When this client writes its entry, and the constant part of the entry.
+/// The state for writing this client's entry: when the entry is due, and the part of it that never changes.
 pub(crate) struct Announcer {
     identity: ClientInfo,
     began: Moment,
-    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes none.
+    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes
+    /// none.
     pub(super) due: AtomicU64,
     refused: Refused,
     pub(super) is_written: AtomicBool,
@@ -51,7 +52,8 @@ impl Announcer {
         self.due.load(Ordering::SeqCst) != u64::MAX && !self.refused.stands(|| now)
     }
 
-    /// Remembers a refusal for a while: the server would log each further try.
+    /// After a refusal (see the kinds below), the client writes no entry for a while: the server would log
+    /// each further try.
     pub(super) fn note(&self, answer: &Answer<()>, now: Moment) {
         if let Err(failure) = answer
             && matches!(
@@ -91,7 +93,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Also returns the parkers of the watchdog and the timer, which are not started yet.
+    /// Makes the shared state of a new client. Also returns the parkers of the watchdog and of the timer,
+    /// which are not started yet.
     pub(crate) fn new(
         options: Options,
         clock: Clock,
@@ -121,7 +124,7 @@ impl Core {
         (Arc::new(core), [watchdogs_parker, timers_parker])
     }
 
-    /// Stops the threads between two rounds, or lets them go on: see [`Parker::service`].
+    /// For tests: makes the watchdog and the timer pause between two rounds, or lets them go on.
     pub(crate) fn stand_still(&self, still: bool) {
         self.watchdog.waker().stand_still(still);
         self.timer.waker().stand_still(still);
@@ -142,7 +145,8 @@ impl Core {
         self.timer.run_by(hold.plan_check(self.clock.now()));
     }
 
-    /// Called while anything is held or waited for. Makes the watchdog write the client's entry, if due.
+    /// Makes the watchdog write the client's entry, if the entry is due. Called while anything is held or
+    /// waited for.
     pub(crate) fn announce(&self, now: Moment) {
         if self.announcer.is_due(now) {
             self.find_by(now);
@@ -241,7 +245,7 @@ pub(crate) struct CacheThread {
 }
 
 pub(crate) struct Ended {
-    /// `None`: all threads.
+    /// The thread whose cached holds are to be released; `None`: those of all threads.
     pub(crate) thread: Option<u64>,
     pub(crate) call: Arc<Call>,
 }

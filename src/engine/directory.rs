@@ -20,8 +20,9 @@ use crate::time::Moment;
 /// Maximum number of entries that one request reads. In a cluster each entry takes a request.
 const CLIENTS_TOGETHER: usize = 128;
 
-/// Maximum number of pages of the directory that one question reads; the answer says if there are more. On
-/// Redis the pages go through all keys, so all of them together keep the server busy for about 50 ms.
+/// Maximum number of pages of the directory that one search for waiters reads; its result says if there are
+/// more. On Redis the pages go through all keys, so all of them together keep the server busy for about 50
+/// ms.
 const MOST_PAGES: usize = 400;
 
 const MOST_WAITERS: usize = 100;

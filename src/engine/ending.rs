@@ -31,7 +31,8 @@ impl Engine {
         outcome
     }
 
-    /// Ends the client with its last clone. A lock whose release fails is free when its lease ends.
+    /// Ends the client when its last clone is dropped. A lock whose release fails is free when its lease
+    /// ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
         // A failed `shutdown` has already returned its error to the program.
         let has_failed = self.calls.is_closed() && self.left.lock().is_some();

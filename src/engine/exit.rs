@@ -69,7 +69,8 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Makes the cache thread release what is cached for `thread`, or all; returns these releases.
+    /// Makes the cache thread release the holds that are cached for `thread`, or all cached holds if `None`.
+    /// Returns the releases as calls that the caller can await; `None`: there is no cache thread.
     pub(crate) fn end_cached(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();

@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// The owner number for the next hold: the thread's, or `unbound` for an owner that is no thread. If a
-    /// request under the number may still arrive, replaces it by a new number.
+    /// request under the number may still arrive, replaces the number by a new one.
     pub(crate) fn next_number(
         &self,
         capabilities: &Capabilities,

@@ -151,7 +151,7 @@ fn wait_for_queue(client: &Client, length: usize) {
     }
 }
 
-/// How a queued thread waits.
+/// How a thread in the local queue waits, and whether it gives up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Stays,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// When something is due again: after a pause, which doubles each time.
+/// The time of the next try (`at`). The pause between two tries doubles each time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Repeat {
     pub(crate) at: Moment,

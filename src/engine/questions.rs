@@ -19,7 +19,8 @@ use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapsho
 use crate::time::Moment;
 
 impl Engine {
-    /// Asks about, or changes, a count. Repeats a failed request; the store makes each change once.
+    /// Reads or changes a count, such as a semaphore's permits. Repeats a failed request; the store makes
+    /// each change only once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
@@ -178,8 +179,9 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// The directory, which also has the records of jobs; an error if the store cannot `expire_in`. In such a
-    /// store a job's lock cannot outlast its run, and entries end with their client.
+    /// The directory, which also has the records of jobs' runs; an error if the store cannot change the lease
+    /// of a held lock (`expire_in`). There a job's lock cannot outlast its run, and entries end with their
+    /// client.
     fn records(&self, action: &'static str, name: &LockName) -> Result<&dyn Directory> {
         self.usable(action).map_err(|error| error.on(name.given()))?;
         let capabilities = &self.store.capabilities;

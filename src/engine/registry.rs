@@ -51,7 +51,8 @@ impl Registry {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// Yields from a copy of the table, so that its mutex is free for threads that make lock values.
+    /// All local locks, read from a copy of the table, whose mutex is then free for threads that make lock
+    /// values.
     pub(super) fn all(&self) -> impl Iterator<Item = Arc<LocalLock>> + use<> {
         let all = self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect();
         free_first(all, |local: &Arc<LocalLock>| local)

@@ -242,7 +242,7 @@ struct FailingHandoff {
     go_on: Sender<()>,
 }
 
-/// Lets the threads of a failed test end, which would otherwise wait for each other for ever.
+/// When dropped by a test that panics, lets the test's threads end: they would wait for each other for ever.
 struct Ends<'a>(&'a FailingHandoff);
 
 impl Drop for Ends<'_> {

@@ -23,8 +23,8 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// A clean-up is kept for this long after its `from`, even if its `until` has passed: the clean-up of an
-/// expired hold begins at its `until`.
+/// The watchdog gives up a clean-up no sooner than this after its `from`, even if its `until` has passed: the
+/// clean-up of an expired hold begins only at its `until`.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has

@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
         /// When to ask again without a message; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether this client is first, and so also listens for releases: Redisson's notify no queue.
+        /// Whether this client is first, and so also listens for releases: those by Redisson notify no queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -101,7 +101,7 @@ pub(crate) fn ready<T: Send + 'static>(answer: Answer<T>) -> Box<dyn Pending<T>>
     Box::new(|| answer)
 }
 
-/// Receives the answer of a release that no thread waits for.
+/// Receives the answer to a release whose releaser does not wait for the answer.
 pub(crate) struct Sink {
     answered: Box<dyn FnOnce(Answer<Release>) + Send>,
     releasing: Option<Arc<dyn Releasing>>,

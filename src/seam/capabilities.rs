@@ -80,7 +80,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// As [`ConnectionWatch::hung_up`]; `None` also for a store without a watch.
+    /// Whether a connection was closed: as [`ConnectionWatch::hung_up`]; `None` also for a store without it.
     pub(crate) fn hung_up(&self) -> Option<bool> {
         self.connections.as_ref()?.hung_up()
     }

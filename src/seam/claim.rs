@@ -150,7 +150,7 @@ pub(crate) enum QueueMode {
 
 /// How long after the end of the holder's lease a waiter asks: random, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// As [`AFTER_LEASE`], after the end of a reservation.
+/// How long after the end of a reservation a waiter asks, at random too.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(20));
 

@@ -53,7 +53,7 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     /// The pause before the next connection attempt, if the present connection fails.
     pause: Duration,
     thread: Option<JoinHandle<()>>,
-    /// Whether an outage was reported, and its end was not.
+    /// Whether an outage was reported, and its end was not reported yet.
     pub(crate) is_down_reported: bool,
 }
 
@@ -282,7 +282,7 @@ impl<P: WakeupProtocol> HubState<P> {
         Some(entry)
     }
 
-    /// A new connection begins, which must subscribe to all channels.
+    /// Called for a new connection, before it subscribes: makes it subscribe to all channels.
     pub(crate) fn begin(&mut self) {
         self.is_served = true;
         self.channels.values_mut().for_each(|entry| entry.refused = None);
@@ -293,7 +293,7 @@ impl<P: WakeupProtocol> HubState<P> {
         std::mem::take(&mut self.news)
     }
 
-    /// The connection works, so the next failure begins with the shortest pause again.
+    /// Called when the connection works: after the next failure the pauses begin with the shortest again.
     pub(crate) fn stands(&mut self) {
         self.pause = PAUSES.0;
     }

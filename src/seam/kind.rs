@@ -179,7 +179,8 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// Says that the client has read the answer to a change, so that the store may forget the change.
+    /// Tells the store that the client has read the answer to a change, so that the store may forget the
+    /// change.
     Forget,
 }
 

@@ -62,7 +62,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
         Ok(())
     }
 
-    /// Asks once for the lock with hold count `count`.
+    /// Makes one attempt to acquire the lock with hold count `count`.
     ///
     /// `count == 1`: granted if the lock is free, or if the owner already holds it, for example by an attempt
     /// whose answer was lost. `count > 1`: granted if the owner holds the lock, else `Lost`. Never shortens a
@@ -72,8 +72,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) to zero, but may return before the answer, which the reading thread then
-    /// passes to `done`. If the store must repeat the release, it first calls
+    /// As [`release`](Self::release) to zero, but may return before the answer, which then the thread that
+    /// reads it passes to `done`. If the store must repeat the release, it first calls
     /// [`overtaken`](Releasing::overtaken). One of the two calls comes before this client gets a later answer
     /// about the lock. For a claim that waits, leaves the queue instead.
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
@@ -114,7 +114,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Frees a lock whoever holds it, and notifies waiters; `false`: the lock was free.
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 
-    /// Asks about, or changes, the count with the claim's name. `Ok(None)`: the count does not exist.
+    /// Reads or changes the count with the claim's name. `Ok(None)`: the count does not exist.
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         let _ = (claim, what, deadline);
         let words = "this store has no semaphores, latches or conditions";

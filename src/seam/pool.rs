@@ -44,9 +44,10 @@ struct PoolState<L> {
     idle: Vec<L>,
     requests: u32,
     renewals: u32,
-    /// Connections in use, which return to the pool unless they end.
+    /// Number of lent connections, which return to the pool unless they end.
     busy: usize,
-    /// Number of renewals that wait for a connection. Requests leave them this many idle connections.
+    /// Number of threads that wait for a connection for renewals or clean-ups. Requests leave this many idle
+    /// connections to these threads.
     urgent: usize,
 }
 
@@ -56,7 +57,8 @@ impl<C: Connector> Pool<C> {
         Pool { connector, size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A living connection, and its place, to which the caller returns it by `put` unless it has ended.
+    /// Lends a living connection, with its place in the pool. The caller returns the connection by `put` on
+    /// the place, unless the connection has ended.
     ///
     /// Prefers a new connection to an old one that would need a ping: a firewall may have dropped the old one
     /// silently, and the ping would get no answer.
@@ -151,7 +153,8 @@ impl<L> PoolState<L> {
         }
     }
 
-    /// The idle connection that was used last; an old one only if all are old.
+    /// Takes out the idle connection that was used last; an old one only if all are old. `None`: no
+    /// connection is idle, or the idle ones are left to renewals and clean-ups.
     fn take_idle(&mut self, rank: Rank, connector: &impl Connector<Link = L>) -> Option<L> {
         if rank == Rank::Request && self.idle.len() <= self.urgent {
             return None;
@@ -206,7 +209,8 @@ impl<C: Connector> Place<'_, C> {
         }
     }
 
-    /// Also wakes threads in `borrow`, which give up when `busy` is zero.
+    /// Counts this place's connection as `busy`, or no longer. Also wakes threads in `borrow`, which give up
+    /// when `busy` is zero and no connection is idle.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;

@@ -51,7 +51,7 @@ impl<'a> AcquireCall<'a> {
     }
 
     /// Whether a time slice may cache this call's hold, and the call may reuse a hold that a slice caches.
-    /// Not for an explicit lease, nor for a call with special wishes, such as a token or `max_hold`.
+    /// Not for an explicit lease, nor for a call with special options, such as a token or `max_hold`.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { no_time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = self.kind == Kind::Mutex && !fenced && max_hold.is_none() && backoff.is_none();

@@ -27,7 +27,8 @@ pub(super) struct Reading<'a> {
     deadline: Moment,
     /// This client's waits and holds.
     pub(super) own: Stuck,
-    /// By key, and whether the key is a read-write lock's. `None`: the lock could not be read.
+    /// The locks read so far, by key and by whether the key is a read-write lock's. `None`: the lock could
+    /// not be read.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     pub(super) clients: HashMap<ClientId, Option<ClientInfo>>,
     /// By owner: the longest waiting thread of a process that works under this owner's hold.

@@ -60,7 +60,7 @@ pub(crate) struct Beside {
     check_at: Option<Moment>,
 }
 
-/// A lock is remembered for this time after it was contended or cached.
+/// For this long after a lock was contended or cached, the client keeps its local lock, even unused.
 pub(crate) const REMEMBERED: Duration = RULES.contended;
 
 impl LocalLock {
@@ -141,7 +141,8 @@ impl LocalLock {
         self.state().of_thread(thread).cloned()
     }
 
-    /// See [`Machine::find`]. Also returns a queue place to a caller that waits for an uncontended lock.
+    /// See [`Machine::find`]. If the lock is uncontended and the call may wait, the caller joins the local
+    /// queue, and this also returns its place there.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,

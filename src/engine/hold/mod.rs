@@ -72,7 +72,7 @@ pub(crate) struct Hold {
     pub(crate) serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
-    /// Whether the holder is the leader of an election, for people who inspect the lock.
+    /// Whether the holder is the leader of an election. Only shown to people who inspect the lock.
     pub(crate) leads: bool,
     pub(crate) ceiling: Option<Moment>,
     pub(crate) bound: Option<Arc<dyn Bound>>,
@@ -167,8 +167,8 @@ impl Hold {
         self.fence.get().copied()
     }
 
-    /// Keeps the first token: the outer level may have written with it, and a resource that sees a newer
-    /// token rejects the older one.
+    /// Sets the hold's fencing token, unless it has one: the outer level may have written with the first
+    /// token, and a resource that sees a newer token rejects the older one.
     pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         if let Some(fence) = fence {
             self.fence.get_or_init(|| fence);
@@ -199,7 +199,7 @@ impl Hold {
         }
     }
 
-    /// See `Machine::spend`.
+    /// Makes the end of this hold retire its owner number: see `Machine::spend`.
     pub(crate) fn retire_owner_on_end(&self) {
         let mut state = self.local.state();
         match state.state_of(self.serial) {
@@ -208,7 +208,8 @@ impl Hold {
         }
     }
 
-    /// As [`HoldState::can_stay`], but `None` if the next use would inherit something, such as a listener.
+    /// Whether the hold can be cached: as [`HoldState::can_stay`], but `None` also if the next use would
+    /// inherit something, such as a listener.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.are_there.load(Ordering::SeqCst) && !self.span.is_open();
@@ -285,7 +286,8 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// The store confirmed a request, sent at `sent`, that set `lease`. The window never gets shorter.
+    /// Extends the window, because the store confirmed a request that was sent at `sent` and set `lease`. The
+    /// window never gets shorter.
     /// `false`: the window had ended, and a thread may have seen that, so the hold is lost, though the store
     /// renewed it.
     #[must_use = "a hold whose window had ended is lost"]

@@ -89,7 +89,7 @@ pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Listeners {
-    /// Channels come first, because callbacks may hang.
+    /// The listeners of the hold, channels before callbacks, because callbacks may hang.
     pub(super) list: Mutex<VecDeque<Listener>>,
     /// Whether `list` may have a listener. Changed under its mutex, which readers of the flag need not take.
     pub(super) are_there: AtomicBool,

@@ -50,7 +50,7 @@ fn hold(lease: Lease, sent: Moment) -> Arc<Hold> {
     enter(grant(Kind::Mutex, sent), lease, false)
 }
 
-/// The time of a request, and the hold that it was granted.
+/// Returns the moment when a grant with this lease was requested, and the hold of that grant.
 fn held(lease: Lease) -> (Moment, Arc<Hold>) {
     let start = ManualClock::new().now();
     (start, hold(lease, start))

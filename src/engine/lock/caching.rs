@@ -13,7 +13,7 @@ use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Stage, Stal
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
-/// Numbers that tests vary.
+/// The limits for hand-offs and caching. Tests use others than the engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// Maximum number of local hand-offs before other processes get the lock. Higher values make other
@@ -84,7 +84,8 @@ pub(crate) struct Caching {
 pub(crate) enum Watched<H> {
     /// Release the cached hold: no thread uses it, or others want it.
     Idle,
-    /// Ask the store about `checks`, run the callbacks of `calls`, and watch again at `next`.
+    /// Ask the store whether others want the holds in `checks`, run the callbacks of those in `calls`, and
+    /// watch the lock again at `next`.
     Until {
         next: Moment,
         checks: Vec<H>,
@@ -116,7 +117,8 @@ impl Caching {
         self.score = LEAST.max(self.score - LATE);
     }
 
-    /// `thread` waited for the release, so its time to come back counts from now on.
+    /// Begins the time in which `thread` comes back "at once" only now, because until now the thread waited
+    /// for the answer to its release.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;
@@ -133,7 +135,8 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
-    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two came quickly.
+    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two came
+    /// quickly.
     pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
         let is_paused = self.recalled.is_some_and(|(last, soon)| soon && at.now.since(last) < PAUSE);
         at.recalls.filter(|_| !is_paused)

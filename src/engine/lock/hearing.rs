@@ -13,8 +13,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// sends a message for each reader that joins other readers.
 const APART: Duration = Duration::from_millis(50);
 
-/// Other clients count as waiting for this long after their last sign, which covers the pause between two of
-/// their requests plus the time until the next check.
+/// Other clients count as waiting for this long after a check found them, which covers the pause between two
+/// of their requests plus the time until the next check.
 const COUNTS_FOR: Duration = Duration::from_millis(2_500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub(crate) struct Hears {
     last_check: Option<Moment>,
     /// Whether a check has set the mark that makes waiters send recalls.
     is_marked: bool,
-    /// Whether other clients gave a sign since the callbacks last ran.
+    /// Whether a check found that other clients want the lock, since the callbacks last ran.
     is_wanted: bool,
     /// Until when other clients count as waiting.
     wanted_until: Moment,

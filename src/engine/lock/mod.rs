@@ -74,11 +74,12 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(crate) holds: Vec<HoldState<H>>,
     pub(crate) queue: Queue<W>,
     pub(crate) caching: Caching,
-    /// The number of local hand-offs since the lock was last free in the store, and when their series began.
+    /// The number of local hand-offs since the lock was last free in the store, and when this count began.
     pub(super) local_handoffs: Option<(u32, Moment)>,
     /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
-    /// When this process last released the lock, and whom the store notified. `None`: no other client.
+    /// The last release by this process: when it was, and which other clients the store notified of it.
+    /// `None`: it notified none.
     pub(crate) contended: Option<(Moment, Others)>,
     pub(crate) retired: Retired,
     pub(crate) beside: X,
@@ -115,7 +116,7 @@ pub(crate) enum Found<H> {
     /// the same number its request could arrive before the release, which would then free the new grant.
     Leaving,
     /// No thread here has or wants the lock, and no other process wanted it lately: the thread attempts at
-    /// once. If it would wait, it joins the queue, as the head.
+    /// once. If its call may wait, the thread joins the local queue before, as the head.
     Uncontended,
     Used,
 }
@@ -152,7 +153,8 @@ impl<H, W: Default, X: Default> Default for Machine<H, W, X> {
     }
 }
 
-/// As [`Machine::state_of`], for callers that use other fields of the machine meanwhile.
+/// The state of the hold with this serial number: [`Machine::state_of`] for callers that use other fields of
+/// the machine meanwhile.
 fn state_in<H: Handle>(holds: &mut [HoldState<H>], serial: u64) -> Option<&mut HoldState<H>> {
     let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
     holds.get_mut(at)

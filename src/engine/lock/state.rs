@@ -10,7 +10,8 @@ use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
-/// The stage of a hold in the machine. A hold that was removed is free in the store, or left to a clean-up.
+/// The stage of a hold in the machine. Once the hold is removed from the machine, the store has freed the
+/// lock, or a clean-up will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Held,
@@ -151,7 +152,8 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Notes that a renewal is about to be sent, so that a release retires the number. `false`: send none.
+    /// Notes that a renewal is about to be sent: a release before its answer then retires the owner number.
+    /// `false`: the caller must send no renewal.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way
@@ -210,7 +212,8 @@ impl Levels {
         Some(level)
     }
 
-    /// Ends the renewals of a group's level, because all locks of the group are acquired now.
+    /// Ends the renewals of a level that was acquired as one of a group of locks: all of them are acquired
+    /// now.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };

@@ -28,7 +28,8 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// As [`Hold::can_be_cached`], but `None` too if the client could not release the hold later.
+    /// Whether the hold may be cached: as [`Hold::can_be_cached`], but `None` also if the client could not
+    /// release the hold later.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_release = !self.calls.is_closed()
@@ -103,8 +104,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Releases a cached hold, so that the lock is free to the caller's next request, or because of an `ended`
-    /// thread. Races with `find`, which may reuse the hold: the mutex decides which comes first.
+    /// Releases a cached hold, so that the lock is free to the caller's next request, or because of an
+    /// `ended` thread. Races with `find`, which may reuse the hold: the mutex decides which comes first.
     pub(crate) fn release_cached(self: &Arc<Core>, local: &LocalLock, ended: Option<&Ended>) {
         let thread = ended.and_then(|ended| ended.thread);
         let given = local.on(self.clock.now(), |lock, at| lock.release_cached(thread, at));

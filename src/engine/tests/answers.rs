@@ -65,7 +65,7 @@ fn a_grant_read_too_late_is_no_hold() {
 }
 
 /// The answer took so long, perhaps because the thread waited for a connection, that the watchdog could not
-/// renew in time.
+/// renew the lease in time.
 #[test]
 fn a_grant_read_with_little_lease_left_is_no_hold() {
     let lease = Duration::from_secs(8);
@@ -539,7 +539,8 @@ fn a_repeated_request_changes_the_threads_owner_number() {
     assert_ne!(number(), before, "after a re-entry in doubt the number stayed the same");
 }
 
-/// A store recognizes a repeated release without a lease for some minutes only.
+/// A store recognizes a repeated release of permits, which have no lease, for some minutes only. So the call
+/// does not repeat the release, and fails; the watchdog, which knows that limit, repeats it.
 #[test]
 fn an_unanswered_permit_release_returns_an_unknown_outcome() {
     let (store, engine, name) = running(scripted());
@@ -644,7 +645,7 @@ fn clean_ups_of_an_unanswered_request_become_rarer() {
 
 /// A late request can affect only the lock that was lost, so a grant of another lock counts.
 #[test]
-fn only_another_plain_lock_is_granted_under_a_lost_holds_number() {
+fn a_lost_holds_number_is_granted_only_a_different_plain_lock() {
     let (store, engine, name) = running(scripted());
     let other = named("b");
     let reporter = Arc::clone(&engine.reporter);
@@ -686,7 +687,7 @@ fn a_grant_under_a_long_retired_owner_number_is_released() {
     assert!(store.is_free());
 }
 
-/// The first thread gets its answer only after the second has asked.
+/// The first thread's request is answered only after the second thread has sent its own.
 #[test]
 fn threads_ask_for_permits_side_by_side() {
     let (store, engine, name) = running(scripted());

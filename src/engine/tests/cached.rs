@@ -20,7 +20,7 @@ struct CachingClient {
     store: Arc<Scripted>,
     clock: ManualClock,
     engine: Running,
-    /// The number of reported renewal failures.
+    /// How many failed renewals the client reported to its observer.
     told: Arc<AtomicUsize>,
 }
 

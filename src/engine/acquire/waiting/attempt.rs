@@ -179,7 +179,8 @@ impl Waiting<'_> {
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
-    /// Sleeps for `poll`, or for `at_most` if that is shorter, because the store may then answer differently.
+    /// The step after a busy answer: a sleep for `poll`, or for `at_most` if that is shorter, because the
+    /// store may answer differently then.
     pub(super) fn sleep_for(&self, poll: Duration, at_most: Option<Duration>) -> Step {
         Step::Sleep(self.engine.clock.after(at_most.map_or(poll, |most| most.min(poll))))
     }
@@ -324,8 +325,8 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Reports a grant. `coming`: when a message woke the waiter (`false`), or a thread of this client sent
-    /// the hand-off (`true`).
+    /// Reports a grant to observers. `coming`: see the field of `Waiting`; `None`: neither a message nor a
+    /// hand-off.
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

@@ -37,10 +37,12 @@ pub(crate) struct Waiting<'a> {
     unbound: Option<u64>,
     /// The number of recalls received before the last claim was made.
     heard: Option<u64>,
-    /// The local queue place of a caller that found the lock uncontended. A grant gives the place up.
+    /// The place in the local queue of a caller that has joined already, because the lock was uncontended. A
+    /// grant gives the place up.
     place: Option<QueuePlace>,
     wait_mode: WaitMode,
-    /// Whether the caller waits, or has a place in the store's queue. If not, its attempt must make no place.
+    /// Whether the caller waits, or has a place in the store's queue. If not, its attempt must not join that
+    /// queue.
     waits: bool,
     all_ask: bool,
     /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
@@ -52,7 +54,7 @@ pub(crate) struct Waiting<'a> {
     watch_releases_at: Option<Moment>,
     /// The waiter goes on sleeping until this moment, unless something wakes it.
     sleep_on: Option<Moment>,
-    /// When the waiter polls although this process has a hold.
+    /// When the waiter attempts even if a thread of this process still has a hold.
     next_poll: Option<Moment>,
     parker: Option<Parker>,
     /// Since when this waiter has had only failures, and the last failure.
@@ -60,7 +62,8 @@ pub(crate) struct Waiting<'a> {
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
-    /// When a message woke this waiter (`false`), or a thread of this client sent the hand-off (`true`).
+    /// What brings the grant: the moment when a message woke this waiter (`false`), or when a thread of this
+    /// client sent the hand-off (`true`).
     coming: Option<(Moment, bool)>,
 }
 
@@ -136,7 +139,8 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    /// `place`: the local queue place of a caller that found the lock uncontended, and waits for it.
+    /// `place`: the caller's place in the local queue, if the lock was uncontended and the call may wait;
+    /// such a call has joined already.
     pub(crate) fn run(&mut self, is_uncontended: bool, place: Option<QueuePlace>) -> Result<Option<Granted>> {
         self.place = place;
         let ended = self.take_or_give_up(is_uncontended);
@@ -284,7 +288,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Withdraws the offer to be handed the lock. `Some`: a hand-off has been sent already.
+    /// Withdraws this waiter's offer to accept a hand-off. `Some`: a hand-off to it was sent already, and the
+    /// waiter must receive that.
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {

@@ -151,9 +151,10 @@ impl QueuePlace {
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }
 
-    /// See `Machine::sleep`. `offer`: the claim under which a thread may hand the lock to this waiter.
-    /// Returns whether the waiter is the head, and whether it sleeps for the first time under its owner
-    /// number; `None`: something has changed since the waiter checked.
+    /// Notes in the local queue that the waiter is about to sleep: see `Machine::sleep`. `offer`: the claim
+    /// under which a thread may hand the lock to this waiter. Returns whether the waiter is the head, and
+    /// whether it sleeps for the first time under its owner number; `None`: something has changed since the
+    /// waiter checked, so it must not sleep.
     pub(crate) fn sleep(
         &self,
         sleeper: Sleeper,
@@ -169,7 +170,8 @@ impl QueuePlace {
         Some((ticket.is_head, ticket.waiter.note_sleeper(sleeper)))
     }
 
-    /// See `Machine::withdraw`. Also returns a hand-off that was sent, which the caller must receive.
+    /// Makes the waiter accept no hand-off from now on: see `Machine::withdraw`. Also returns a hand-off that
+    /// was sent already, which the caller must receive.
     pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);

@@ -1,5 +1,6 @@
 //! The steps of a client's threads with a lock, as in `acquire/`, `release/`, the timer and the watchdog:
-//! each step locks the mutex once, and leaves requests to be sent.
+//! each step locks the mutex once, and leaves requests to be sent. "Models `f`": the step stands for the
+//! engine's function `f`.
 
 use super::event::{Answer, Effect, Event, Request, Said};
 use super::world::{At, BACKGROUND, Client, NOW, NUMBERS, Rules};
@@ -87,7 +88,7 @@ impl<'a> Step<'a> {
         self.effect(Effect::CleanUp { number });
     }
 
-    /// As `Core::lose_at`.
+    /// Models `Core::lose_at`.
     fn lose(&mut self, id: Id, reason: LossReason) {
         let is_cached = self.lock().state_of(id.serial).is_some_and(|own| own.is_cached());
         if self.lock().lose(id.serial, reason) {
@@ -99,7 +100,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Core::forget_lost`, for a hold whose last level has ended.
+    /// Models `Core::forget_lost`, for a hold whose last level has ended.
     fn forget_lost(&mut self, id: Id) {
         self.lose(id, LossReason::Expired);
         self.lock().remove(id.serial, None);
@@ -158,7 +159,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `find_or_ask` and `take_or_give_up`: a try releases the cached hold, a waiter joins the queue.
+    /// Models `find_or_ask` and `take_or_give_up`: a try releases the cached hold, a waiter joins the queue.
     fn join(&mut self, thread: usize) {
         let is_first = self.lock().queue.get(ticket(thread)).is_none();
         let once = self.client.users[thread].once;
@@ -177,7 +178,7 @@ impl<'a> Step<'a> {
         if self.lock().held_here(NOW).is_some() { self.left(thread) } else { self.ask(thread) }
     }
 
-    /// As `Core::send_cached_release`.
+    /// Models `Core::send_cached_release`.
     fn send_cached_release(&mut self, id: Id, next: Option<Next>) {
         match next {
             None => self.forget_lost(id),
@@ -384,7 +385,7 @@ impl<'a> Step<'a> {
         self.client.users[thread].is_uncontended = false;
     }
 
-    /// As `Waiting::leave_behind`.
+    /// Models `Waiting::leave_behind`.
     fn mark_in_doubt(&mut self, thread: usize, number: Number) {
         let waits = !self.client.users[thread].once;
         self.lock().queued |= waits;
@@ -398,7 +399,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Engine::reenter`.
+    /// Models `Engine::reenter`.
     fn counted(&mut self, id: Id, sent: Moment, answer: Said) {
         let until = sent.plus(self.rules.lease);
         let thread = id.thread();
@@ -506,7 +507,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Engine::handed_off`.
+    /// Models `Engine::handed_off`.
     fn learn(&mut self, thread: usize) {
         let Some(outcome) = self.client.users[thread].outcome.take() else { return };
         let Some(id) = self.client.users[thread].held else { return };
@@ -569,7 +570,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Core::watch_cached`.
+    /// Models `Core::watch_cached`.
     fn watch(&mut self) {
         let at = self.at();
         (self.client.is_background_woken, self.client.watch_at) = (false, Moment::NEVER);
@@ -588,7 +589,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Round::renew` and `Core::confirm`.
+    /// Models `Round::renew` and `Core::confirm`.
     fn renewed(&mut self, id: Id, sent: Moment, answer: Said) {
         let until = sent.plus(self.rules.lease);
         let due = NOW.plus(if answer == Said::Yes { self.rules.renew_after } else { self.rules.pause });
@@ -613,7 +614,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Core::check_holds`.
+    /// Models `Core::check_holds`.
     fn checked(&mut self, id: Id, said: Said, is_wanted: bool) {
         let at = self.at();
         let found = if is_wanted { CachedCheck::Wanted } else { CachedCheck::Stays };

@@ -73,7 +73,7 @@ impl Request {
         Some(&mut self.sent).filter(|sent| **sent != moment(0))
     }
 
-    /// A release whose answer any thread reads.
+    /// Whether this is a release whose releaser does not wait, so that any thread may read the answer.
     pub(super) fn is_settled_by_others(&self) -> bool {
         matches!(self.effect, Effect::Release { waits: false, .. })
     }
@@ -91,7 +91,8 @@ impl Request {
         ))
     }
 
-    /// The number that owns the lock if the request is carried out.
+    /// The owner number that has the lock once the request is carried out; `None`: the request grants
+    /// nothing.
     pub(super) fn grants(&self) -> Option<Number> {
         match self.effect {
             Effect::Ask { number, .. } | Effect::HandOff { number, .. } => Some(number),
@@ -99,7 +100,7 @@ impl Request {
         }
     }
 
-    /// The number whose hold the request needs, or ends.
+    /// The owner number whose hold the request needs, or ends; `None`: it needs and ends none.
     pub(super) fn concerns(&self) -> Option<Number> {
         match self.effect {
             Effect::Ask { .. } | Effect::LeaveWaitQueue { .. } | Effect::Lost { .. } => None,

@@ -82,7 +82,7 @@ pub(super) fn random(seed: &mut u64) -> usize {
 }
 
 impl Known {
-    /// Takes all actions of a state.
+    /// Tries each action that is possible in the state `at`, and adds the states that it leads to.
     fn step(
         &mut self,
         setup: &Setup,

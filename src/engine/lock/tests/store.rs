@@ -13,7 +13,7 @@ pub(super) struct Store {
     /// Whether the next waiting client sends a recall to the owner.
     sends_recall: bool,
     pub(super) queue: Vec<usize>,
-    /// A free lock is reserved for this client for this number of ticks.
+    /// While the lock is free: the client for which it is reserved, and for how many more ticks.
     reserved: Option<(usize, u64)>,
     /// Number of hand-offs within one client while other clients were in the queue.
     pub(super) passes: u32,

@@ -37,7 +37,7 @@ pub(super) fn note_moved(before: usize, lock: &Lock) {
     MOVES.with_borrow_mut(|moves| moves.insert((before, stage(lock))));
 }
 
-/// The moves that this thread's explorations saw, and those in the table.
+/// The moves (stage before and after an event) that this thread's explorations saw, and those in the table.
 pub(super) fn moves(written: &str) -> BTreeSet<(usize, usize)> {
     let place = |name: &str| STAGES.iter().position(|stage| *stage == name);
     let of_line = |line: &str| {

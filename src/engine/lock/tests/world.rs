@@ -37,24 +37,25 @@ pub(super) struct Setup {
     pub(super) tries: bool,
     /// Whether an operator may free the lock.
     pub(super) forces: bool,
-    /// Whether threads may retire their numbers because of other locks.
+    /// Whether a thread's number may be retired because of a lock that is not in this world.
     pub(super) retires: bool,
     pub(super) caches: bool,
     pub(super) rules: Rules,
     pub(super) mistake: Option<Mistake>,
 }
 
-/// The rules of a lock, and of the drivers around it.
+/// The numbers of a world: those of the machine (`lock`), of the client's threads, and of the store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) lock: crate::engine::lock::Rules,
     pub(super) lease: Duration,
     pub(super) renew_after: Duration,
-    /// How long after its last attempt a waiter without a message polls the store.
+    /// How long after its last attempt a waiter attempts again if no message came.
     pub(super) poll: Duration,
     /// The pause of a waiter after a failed attempt.
     pub(super) pause: Duration,
-    /// Whether each waiter asks the store, which queues them. Otherwise the head asks for all.
+    /// Whether each waiter attempts, and has a place of its own in the store's queue. Otherwise only the head
+    /// of the local queue attempts.
     pub(super) all_ask: bool,
 }
 
@@ -62,7 +63,8 @@ pub(super) struct Rules {
 pub(super) enum At {
     #[default]
     Idle,
-    /// The thread goes on once its request is sent.
+    /// The thread is about to join the queue, or to try once. If its old cached hold must be released first,
+    /// that request is sent before.
     Going,
     Asking,
     FallingAsleep {
@@ -88,12 +90,13 @@ pub(super) struct User {
     /// Whether a message came since the thread last asked.
     pub(super) message: bool,
     pub(super) wake_at: Moment,
-    /// When the thread polls although a hold of this process stands.
+    /// When the waiting thread attempts even if another thread of its client has a hold.
     pub(super) poll_at: Moment,
     pub(super) pause_until: Option<Moment>,
     pub(super) caches: bool,
     pub(super) once: bool,
-    /// Whether the thread asks for an uncontended lock, and so leaves the queue with the grant.
+    /// Whether the thread found the lock uncontended and attempted at once; then a grant takes it out of the
+    /// local queue, which it has joined.
     pub(super) is_uncontended: bool,
     /// The owner number of this wait, if not the thread's.
     pub(super) unbound: Option<Number>,
@@ -105,9 +108,9 @@ pub(super) struct User {
     /// The thread has read the answer to a hand-off, and must handle it. `true`: the store refused the
     /// hand-off, and the releaser releases.
     pub(super) settles: Option<bool>,
-    /// The outcome of the thread's own hand-off.
+    /// The outcome of the hand-off that this thread sent as the releaser, and waits for.
     pub(super) outcome: Option<Said>,
-    /// Whether the thread has seen its window end.
+    /// Whether the thread noticed that the window of its hold has ended.
     pub(super) saw_end: bool,
     pub(super) outbox: Vec<Effect>,
 }
@@ -124,7 +127,7 @@ pub(super) struct Client {
     pub(super) lock: Lock,
     /// By thread: its present owner number.
     pub(super) numbers: Vec<Number>,
-    /// By thread: the last fresh number of a single wait.
+    /// By thread: the last number that was made for one wait only, instead of the thread's.
     pub(super) unbound: Vec<Number>,
     /// The number of holds so far.
     pub(super) grants: u64,
@@ -134,7 +137,7 @@ pub(super) struct Client {
     pub(super) watch_at: Moment,
     pub(super) users: Vec<User>,
     pub(super) outbox: Vec<Effect>,
-    /// The connection of callers, and that of the watchdog.
+    /// The requests on their way: on the connection of callers, and on that of the watchdog.
     pub(super) wires: [Vec<Request>; 2],
     pub(super) answers: Vec<(Request, Answer)>,
     pub(super) cleanups: Vec<(Number, Moment, Cleaning)>,
@@ -236,7 +239,7 @@ impl World {
         actions
     }
 
-    /// Steps that come before time passes.
+    /// Adds to `out` the steps that a client takes before any time passes.
     fn urgent(&self, c: usize, out: &mut Vec<Action>) {
         let client = &self.clients[c];
         for (t, user) in client.users.iter().enumerate() {
@@ -282,7 +285,7 @@ impl World {
         out.extend(due.map(|(i, _)| Action::CleanUp(c, i)));
     }
 
-    /// Steps of threads, which may take any time.
+    /// Adds to `out` the steps of threads before which any time may pass.
     fn at_leisure(&self, setup: &Setup, client: usize, out: &mut Vec<Action>) {
         let users = self.clients[client].users.iter().enumerate();
         for (thread, user) in users.filter(|(_, user)| user.outbox.is_empty() && user.settles.is_none()) {
