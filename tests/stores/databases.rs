@@ -420,7 +420,7 @@ on_rows!(the_next_client_removes_killed_clients_from_the_directory, |server| {
     assert_eq!(server.count_rows("tidied_clients"), 0);
 });
 
-on_rows!(lock_rows_name_holders_and_sweep_deletes_free_rows, |server| {
+on_rows!(rows_name_holders_and_free_rows_are_swept, |server| {
     let client = server.builder().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();

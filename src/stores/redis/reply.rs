@@ -293,7 +293,7 @@ fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
         "WRONGTYPE" => (
             ErrorKind::WrongType,
-            "a key of this name holds something else, such as a lock of another kind (a token lock, a plain SET lock) or another program's data: use another name",
+            "a key of this name holds something else, such as a lock of another kind (a RedisLock's hash, a token lock, a plain SET lock) or another program's data: use another name",
         ),
         "NOPERM" => (ErrorKind::NoPermission, NO_RIGHT),
         "NOAUTH" => (

@@ -19,6 +19,10 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Error::require("lock", !key.split('/').any(is_node), || words)?;
     if key.starts_with('/') {
         check(key)?;
+        let is_below =
+            |own: &str| key.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let words = "the path belongs to leasehold's own data: use another name";
+        Error::require("lock", !is_below(&of_clients("")) && !is_below(&of_format("")), || words)?;
         return Ok(format!("{chroot}{key}"));
     }
     let mut path = format!("{chroot}{BASE}/");
@@ -36,8 +40,8 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of clients' entries. Unless a lock's name is this very path, no lock has this path, because
-/// two hexadecimal digits follow each `%` that encodes a character of a name.
+/// The folder of clients' entries. No lock has this path: two hexadecimal digits follow each `%` that encodes
+/// a character of a name, and [`of_lock`] refuses names that are this path.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -248,7 +252,10 @@ mod tests {
         {
             assert_eq!(of_lock("", path).unwrap_err().kind(), crate::ErrorKind::InvalidInput, "{path:?}");
         }
-        assert!(of_lock("", "/zookeepers/a").is_ok());
+        for path in [of_clients(""), of_format(""), format!("{}/a", of_clients(""))] {
+            assert!(of_lock("/app", &path).unwrap_err().to_string().contains("own data"), "{path:?}");
+        }
+        assert!(of_lock("", "/zookeepers/a").is_ok() && of_lock("", "/leasehold/%clientsa").is_ok());
     }
 
     fn line(children: &[&str]) -> NodeLine {

@@ -42,7 +42,6 @@ struct WireSession {
     connection: Arc<Connection>,
     packed: Vec<(Vec<u8>, Vec<u8>)>,
     waiter: Arc<Waiter>,
-    /// The key whose release goes with the next request.
     unsent_release: Option<usize>,
 }
 

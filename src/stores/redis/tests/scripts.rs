@@ -223,7 +223,11 @@ fn another_programs_hash_is_a_busy_lock_and_stays_unchanged() {
 #[test]
 fn a_key_of_another_type_is_reported_and_kept() {
     for (kind, foreign, says) in [
-        (Kind::Fenced, ["SET", "lk", "token"].as_slice(), "a token lock, a plain SET lock, or other data"),
+        (
+            Kind::Fenced,
+            ["SET", "lk", "token"].as_slice(),
+            "a token lock, a plain SET lock) or another program",
+        ),
         (Kind::Token, &["HSET", "lk", "other:1", "1"], "a RedisLock's hash"),
     ] {
         let (server, store) = served();
