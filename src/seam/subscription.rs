@@ -260,7 +260,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_established_subscription_is_no_longer_refused() {
+    fn establishing_a_subscription_clears_its_refusal() {
         let (channel, waker, subscription) = listening();
         channel.set_up(false);
         channel.set_refused();

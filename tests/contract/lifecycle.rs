@@ -51,8 +51,8 @@ contract!(shutdown_ends_every_wait, |store| {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // The first waiter for each lock sends requests, and the others wait behind it. The shutdown must end
-        // both sorts of wait.
+        // Of the waiters for the stranger's lock, the first sends requests. All other waiters sleep in this
+        // process. The shutdown must end both sorts of wait.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),

@@ -90,7 +90,7 @@ scenario!(a_late_reentry_request_changes_no_later_hold, |world| {
     }
 });
 
-scenario!(an_inner_unlock_arriving_late_lowers_no_later_holds_count, |world| {
+scenario!(a_late_inner_unlock_leaves_the_count_of_later_holds, |world| {
     let client = world.client();
     let lock = client.get_lock("partial");
     (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());

@@ -17,7 +17,8 @@ use crate::support::prelude::*;
 
 /// The longest time that a request may take. A request that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The time limit for a reset, during which the servers may be gone. An agent that needs longer is killed.
+/// The time limit for `reset`, by which an agent closes its clients after a test, before another test reuses
+/// the agent. The clients' servers may be gone by then. A slower agent is killed.
 const CLEARING: Duration = Duration::from_secs(5);
 
 /// Idle agents, each with the name of its program, for later tests. They end with this process.

@@ -127,7 +127,8 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // A worker is killed only after all servers are up, so the interrupt finds them running.
+    // The demo strikes its first worker only when all servers are up. The test waits for that, so the
+    // interrupt finds them running.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();

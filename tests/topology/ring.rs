@@ -201,7 +201,8 @@ test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
                 guard.unlock().unwrap();
             });
         }
-        // Redisson's channel is not counted, because only the first client in a queue also listens to it.
+        // Counts one channel for each waiter. The first waiter in a queue may also listen to Redisson's
+        // channel, so counting that channel would count the waiter twice.
         let listening = |server: &RedisServer| -> usize {
             let channels: Vec<String> =
                 redis::cmd("PUBSUB").arg("CHANNELS").query(&mut server.admin()).unwrap();

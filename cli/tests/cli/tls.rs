@@ -96,7 +96,7 @@ fn redis_with_client_certificates_is_reached_by_options_and_variables() {
 }
 
 #[test]
-fn each_variable_is_used_on_a_redis_with_client_certificates() {
+fn each_leasehold_variable_works_on_redis_with_client_certificates() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
     server.ask(&["ACL", "SETUSER", "locks", "on", ">S3CR3T", "~*", "&*", "+@all"]);

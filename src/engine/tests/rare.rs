@@ -172,7 +172,8 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
     let (store, clock, engine, name) = standing(scripted());
     let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
-    // This release stands for a connection attempt that gets no answer.
+    // To send this release, the client would have to connect first, and that takes the whole time-out. So the
+    // release is never sent, and counts as refused.
     store.releases.say(move || {
         clock.advance(timeout);
         refused()
@@ -234,7 +235,8 @@ impl Observer for Unmoved {
     fn event(&self, _event: &Event<'_>) {}
 }
 
-/// Observers are called on the threads of calls, and may call `shutdown` there.
+/// An observer runs on the thread of a call. A `shutdown` from there would wait for that call to end, and so
+/// for itself.
 #[test]
 fn a_shutdown_inside_a_call_is_refused() {
     let store = Arc::new(scripted());

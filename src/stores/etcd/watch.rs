@@ -166,7 +166,8 @@ impl Watch {
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        // The last key is read, because a client may have joined before the watch was open.
+        // `lines` are the wait queues of this client's cached locks. A waiter may have joined a queue before
+        // the watch was open. Any waiter recalls the lock, so the newest key of each queue is enough.
         self.look_at(
             &lines,
             |line| line.last(None),

@@ -75,7 +75,8 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // A node with a changed URL has a new store. Requests to the old store end by their deadlines.
+        // A node with a changed URL has a new store. The old store is closed without waiting for its
+        // requests, because each of them ends by its deadline.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.store.close());
         Ok(())

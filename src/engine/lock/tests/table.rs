@@ -1,4 +1,5 @@
-//! The table of the machine: what each event does in each stage, and which events never came there.
+//! A table of the lock's stages: which events come in each stage during the explorations, what each event
+//! does there, and which events never come.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

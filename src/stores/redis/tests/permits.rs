@@ -83,8 +83,8 @@ fn the_records_of_repeatable_permit_requests_expire() {
     store.attempt(&kept, 1, soon()).granted();
     let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     freed(&store, &permit);
-    // An answered release is never repeated, so its record is deleted. Other changes may be repeated until
-    // their owner confirms them.
+    // An answered release is never repeated, so its record is deleted. The client may repeat other changes
+    // until it sends `Forget`, which says that it has the answer.
     eventually(|| commands().len() == 3);
     assert!(commands().iter().all(|key| (1..=600_000).contains(&server.number(&["PTTL", key]))));
     for claim in [&setting_up, &adding, &kept] {

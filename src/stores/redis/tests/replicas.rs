@@ -57,8 +57,9 @@ fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
     }
 }
 
+/// No replica acknowledges the grant, so the store undoes it. The undo finds that `b` is no longer held.
 #[test]
-fn multi_lock_undo_with_one_lock_lost_has_unknown_outcome() {
+fn unreplicated_multi_lock_with_one_lock_gone_has_unknown_outcome() {
     let (_fake, store, script) = scripted(&[
         ("eval", "*3\r\n$7\r\ngranted\r\n$-1\r\n$-1\r\n"),
         ("hexists", ":1\r\n"),

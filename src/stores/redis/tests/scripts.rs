@@ -389,7 +389,7 @@ fn a_former_holders_late_release_changes_nothing() {
 /// If an owner has two claims with unknown outcomes, the clean-up of either removes the owner's notes too. A
 /// hash of notes without an owner is no lock, so every client can acquire it.
 #[test]
-fn undoing_requests_leaves_no_lock_key_without_an_owner() {
+fn cleaning_up_removes_a_lock_key_that_holds_only_notes() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let hold = Claim { caches: true, ..claim(kind, "lk", 30_000) };

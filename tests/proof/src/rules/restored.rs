@@ -39,9 +39,9 @@ enum Vote {
     Silent,
 }
 
-/// What the holder knows about its hold on a server. `Counts`: the server's vote counts. `Asked`: a request
-/// to restore the hold, with this lease, is on its way. `InDoubt`: such a request may succeed after the
-/// hold's end.
+/// What the holder knows about its hold on a server. `Counts`: the holder counts a vote of this server.
+/// `Asked`: a request to restore the hold, with this lease, is on its way. `InDoubt`: such a request may
+/// succeed after the hold's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
