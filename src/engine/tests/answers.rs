@@ -423,8 +423,8 @@ fn a_paused_client_revives_no_expired_hold() {
     let (store, clock, engine, name) = standing(scripted());
     for way in 0..4 {
         store.forget();
-        // Ways to use the expired hold: 0 acquires its lock again, 1 releases it, 2 releases it as a group, and
-        // 3 prolongs it as a multi-lock does, whose holds have a `Lease::Kept`.
+        // Ways to use the expired hold: 0 acquires its lock again, 1 releases it, 2 releases it as a group,
+        // and 3 prolongs it as a multi-lock does, whose holds have a `Lease::Kept`.
         let asked = if way == 3 { Lease::Kept(lease) } else { Lease::Fixed(lease) };
         let mine = acquire(&engine, &name, ONCE, asked).unwrap().unwrap();
         let level = || LevelRelease {

@@ -101,7 +101,10 @@ pub(super) fn unexpected(reply: &Value) -> Error {
         Value::Array(_) => "another array",
         _ => "something else",
     };
-    Error::new(ErrorKind::Protocol, "read", format!("the server's reply has an unexpected type: {kind}"))
+    let words = format!(
+        "the server's reply has an unexpected type: {kind}; check that no other program or proxy answers in place of Redis"
+    );
+    Error::new(ErrorKind::Protocol, "read", words)
 }
 
 pub(super) fn tagged(reply: Value) -> Answer<Tagged> {

@@ -461,8 +461,8 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all arrived replies, so that no answered request stays in `awaited`: the function `queue`
-                // leaves writing to the reader while enough sent requests in `awaited` have no reply.
+                // Takes all arrived replies, so that no answered request stays in `awaited`: `queue` leaves
+                // writing to the reader while `awaited` has enough sent requests without a reply.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
