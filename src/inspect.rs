@@ -103,7 +103,7 @@ pub enum ObjectKind {
     CountDownLatch,
     /// A semaphore or a latch, which look alike.
     Counter,
-    /// Redisson's lock of several values in one key.
+    /// Redisson's `RedissonFasterMultiLock`: one hash in which several values are locked.
     GroupLock,
     /// Another object, of which nothing is shown.
     Foreign {

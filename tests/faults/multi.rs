@@ -51,7 +51,7 @@ scenario!(a_multi_lock_takes_one_request_to_acquire_or_release, |world| {
     held.unlock().unwrap();
 });
 
-scenario!(a_multi_lock_acquires_other_kinds_and_clients_in_parallel, |world| {
+scenario!(a_multi_lock_of_several_kinds_or_clients_acquires_in_parallel, |world| {
     let one = client(world);
     let (first, second) = (client(world), client(world));
     let kinds: [RedisLock; 4] = [

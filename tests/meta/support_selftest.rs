@@ -84,7 +84,7 @@ fn a_server_dies_with_its_test_process() {
     );
 }
 
-test_on!(leftovers_on_a_server_are_found_unless_they_end_in_time, RedisServer::start_default(), |server| {
+test_on!(leftover_connections_and_keys_without_expiry_are_found, RedisServer::start_default(), |server| {
     let before = connect(&server.url());
     let baseline = Baseline::take(&server).within(LONG);
     baseline.assert_clean(&server);

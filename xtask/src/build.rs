@@ -97,7 +97,7 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let good = no_crate_twice(job);
     let toolchains = Run::new("rustup").args(["toolchain", "list"]);
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
-    // The gate installs no missing toolchain, since its duration must not depend on a download.
+    // `./check` installs no missing toolchain, since its duration must not depend on a download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
         // Not even in CI is a missing toolchain a failure, since the hosted job `msrv` compiles with it.
         job.say(&format!(

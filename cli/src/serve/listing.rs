@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_runs_end_time_is_equal_in_all_listings() {
+    fn the_end_time_of_a_run_is_equal_in_all_listings() {
         let ago = Duration::from_secs(1000);
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);

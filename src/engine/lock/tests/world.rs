@@ -44,7 +44,7 @@ pub(super) struct Setup {
     pub(super) mistake: Option<Mistake>,
 }
 
-/// The numbers of a world: those of the machine (`lock`), of the client's threads, and of the store.
+/// The settings of a small world: those of the machine (`lock`), of the clients' threads, and of the store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) lock: crate::engine::lock::Rules,

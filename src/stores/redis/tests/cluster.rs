@@ -161,8 +161,8 @@ fn a_directory_entry_for_a_moving_slot_is_sent_after_asking() {
         lease: Duration::from_secs(30),
         is_awaited: false,
     };
-    // Before the first write, the client asks this member for the stored format number, and sends ASKING for
-    // that. So only the second write shows its own ASKING.
+    // The member does not record the requests for the format number, but records their ASKING, which thus
+    // stands right before the first write. So only a second write can show an ASKING of its own.
     let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
     eventually(|| {
         store.poll_completions();
