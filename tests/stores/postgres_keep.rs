@@ -64,6 +64,7 @@ test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::st
             assert_eq!(keeper(name, &mut admin), None);
             theirs.unlock().unwrap();
         });
+        use_until_held(&kept, &mut admin);
     }
     let kept = cached_by(&keeps, "queued", &mut admin);
     let (name, theirs) = (kept.name().to_owned(), plain.get_lock(kept.name()));

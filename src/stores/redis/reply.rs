@@ -432,7 +432,7 @@ mod tests {
         let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
         let error = accepted(reply).unwrap_err();
         assert!(refusal(&error).to_string().contains("a token lock, a plain SET lock"));
-        assert!(refusal(&error).to_string().contains("use another name"));
+        assert!(refusal(&error).to_string().contains("a RedisLock's hash"));
     }
 
     #[test]

@@ -11,6 +11,10 @@ use crate::seam::Family;
 use crate::seam::directory::Wanted;
 
 const BASE: &str = "/leasehold";
+/// What the library itself keeps in `BASE`: the folder of clients' entries, and the node of the format number.
+const OWN: [&str; 2] = [CLIENTS, FORMAT];
+const CLIENTS: &str = "%clients";
+const FORMAT: &str = "%format";
 
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     let words = "the name, or a part of it, ends as a waiter's node on ZooKeeper (lock-, __READ__ or __WRIT__ and ten \
@@ -19,10 +23,9 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Error::require("lock", !key.split('/').any(is_node), || words)?;
     if key.starts_with('/') {
         check(key)?;
-        let is_below =
-            |own: &str| key.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        let words = "the path belongs to leasehold's own data: use another name";
-        Error::require("lock", !is_below(&of_clients("")) && !is_below(&of_format("")), || words)?;
+        let below = key.strip_prefix(BASE).and_then(|rest| rest.strip_prefix('/'));
+        let is_ours = below.and_then(|below| below.split('/').next()).is_some_and(|part| OWN.contains(&part));
+        Error::require("lock", !is_ours, || "the path belongs to leasehold's own data: use another name")?;
         return Ok(format!("{chroot}{key}"));
     }
     let mut path = format!("{chroot}{BASE}/");
@@ -43,11 +46,11 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
 /// The folder of clients' entries. No lock has this path: two hexadecimal digits follow each `%` that encodes
 /// a character of a name, and [`of_lock`] refuses names that are this path.
 pub(super) fn of_clients(chroot: &str) -> String {
-    format!("{chroot}{BASE}/%clients")
+    format!("{chroot}{BASE}/{CLIENTS}")
 }
 
 pub(super) fn of_format(chroot: &str) -> String {
-    format!("{chroot}{BASE}/%format")
+    format!("{chroot}{BASE}/{FORMAT}")
 }
 
 pub(super) struct ListedFolder {
