@@ -37,9 +37,9 @@ pub(super) struct Lock {
     /// The waiting writers of a lock with `writers_first`, which come before readers.
     pub(super) waiting: TimedQueue<Owner>,
     pub(super) wait_queue: WaitQueue,
-    /// The clients whose readers have waited since the last write.
+    /// The clients with readers that wait without `writers_first`. The end of a write makes them `expected`.
     pub(super) readers: TimedQueue<ClientId>,
-    /// The clients whose readers were waiting when the last write ended, and have sent no request since.
+    /// The clients whose readers go before the next writer, until they read or `RESERVED_FOR` is over.
     expected: TimedQueue<ClientId>,
     /// The end of the last write during which readers waited.
     write_ended: Option<Moment>,
@@ -192,7 +192,7 @@ impl Lock {
                 if claim.waits {
                     self.queue.join_or_renew(owner, alive_until);
                 }
-                // A message wakes the waiter. If the waiters in front died, only this poll finds that out.
+                // If the waiters in front died, no message comes, so the waiter polls when their places end.
                 return Attempt::Busy { retry_after: retry_after.or(Some(PLACE_LASTS)) };
             }
             LockKind::Read => {
@@ -223,9 +223,9 @@ impl Lock {
             || self.wait_queue.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
     }
 
-    /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
-    /// that waited for a write get the lock first: the caller wakes them by the channel, and the list has
-    /// only the next writer. Its message "standby" makes this writer ask soon, in case no reader asks.
+    /// Returns the clients to notify after a release, or after a writer stopped waiting, with their messages.
+    /// If readers waited for the write, the caller wakes them by the channel, and only the first writer is
+    /// listed: its message "standby" makes it ask soon, in case no reader asks.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = TimedQueue::default();

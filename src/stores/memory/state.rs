@@ -46,7 +46,7 @@ pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
     format!("{key}:turn:{client}")
 }
 
-/// The channel on which a client that caches a hold learns that others want the lock (a recall).
+/// The channel of recalls: messages that tell a holder that others want the lock.
 pub(super) fn recall_channel(key: &str) -> String {
     format!("{key}\0recall")
 }
@@ -109,7 +109,7 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
-    /// Whether others wait for the lock of this hold. Only for kinds with cached holds.
+    /// Whether the hold still exists, and others want its lock. Kinds without cached holds answer `Lost`.
     fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
         CachedCheck::Lost
     }

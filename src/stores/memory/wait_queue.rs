@@ -112,7 +112,7 @@ impl WaitQueue {
         self.next.iter().filter(|(next, _)| Some(*next) != client).count()
     }
 
-    /// Refuses the claim. If it waits, its client joins the wait queue.
+    /// Refuses the claim. If it waits, its client joins the queue, except in the modes `Barges` and `Yields`.
     pub(super) fn refuse(&mut self, claim: &Claim, now: Moment, retry_after: Option<Duration>) -> Attempt {
         if !claim.waits || matches!(claim.queue_mode, QueueMode::Barges | QueueMode::Yields) {
             return Attempt::Busy { retry_after };

@@ -29,7 +29,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::time::{Clock, Moment, millis};
 
-/// If WAIT counts too few acknowledgements within this time, the leader asks by ROLE for connected replicas.
+/// With `unless_alone`, the leader asks by ROLE for replicas if WAIT counts too few of them in this time.
 const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
@@ -113,7 +113,7 @@ impl Acks {
                 }
                 Ok(_) => return Err(gone()),
                 Err(error) if has_led || Clock::System.now() >= until => return Err(error),
-                // The round ended at the deadline of another grant, and this grant can join the next round.
+                // The round of another thread failed, perhaps at that thread's deadline, so join the next.
                 Err(_) => {}
             }
         }
@@ -166,7 +166,7 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// Runs one round. The inner result has the replies to the checks, or says which copies are missing.
+    /// Runs one round. The inner result has the replies to the checks, or the error for all its grants.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,
@@ -309,7 +309,7 @@ enum Seen {
     Somebody,
 }
 
-/// Reads the reply to ROLE. `None` if the server refuses ROLE.
+/// Reads the reply to ROLE. `None` if the server refuses ROLE, or is a replica.
 fn replicas_in(role: Option<Value>) -> Option<Seen> {
     let Some(Value::Array(parts)) = role else { return None };
     let Some(Value::Array(replicas)) = parts.get(2) else { return None };

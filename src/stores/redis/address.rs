@@ -94,7 +94,7 @@ impl RedisAddress {
             let words = "the URL does not start with rediss:// or rediss-sentinel://";
             read.tls.refused_without_tls(words)?;
         }
-        // For Sentinel URLs, `Sentinels` adds the certificates itself.
+        // For Sentinel URLs, `Sentinels` has the TLS settings, also those for the master.
         let tls = tls_config(&read.tls, is_tls && form != Form::Sentinels)?;
         let is_anywhere = |host: &Host| host.name().parse().is_ok_and(|host: IpAddr| host.is_unspecified());
         if list.places.iter().any(|(host, _)| is_anywhere(host)) {
@@ -210,7 +210,7 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error: it is for `cluster`.
+    /// The form of a URL, and whether it asks for TLS. A cluster's URL is refused: `cluster` reads it.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_url_parameters_are_refused_by_name() {
+    fn unknown_url_parameters_are_named_in_the_error() {
         for url in [
             "redis://h?db=2",
             "redis://h/?db=2",

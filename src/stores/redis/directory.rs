@@ -58,7 +58,7 @@ impl RedisStore {
         }
     }
 
-    /// A page of locks. `again` gets each refused inspection; if the slot has moved, it asks the new member.
+    /// A page of locks. `again` gets each failed inspection; if the slot has moved, it asks the new member.
     pub(super) fn locks_page(
         &self,
         wanted: &Wanted,

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_scripts_and_client_name_their_keys_alike() {
+    fn queue_scripts_and_client_agree_on_key_names() {
         let scripts = [
             (
                 include_str!("lua/wait_queue.lua"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_and_client_name_a_readers_timeout_key_alike() {
+    fn scripts_and_client_agree_on_the_timeout_key_of_readers() {
         for script in [include_str!("lua/rw_release.lua"), include_str!("lua/show.lua")] {
             assert!(script.contains(&format!("'{}'", Part::RwMarker.text())));
         }

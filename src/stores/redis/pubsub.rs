@@ -3,7 +3,7 @@
 //! A thread that subscribes adds the command to the outbox under the mutex of the hub's state. The thread
 //! then unlocks the mutex, and writes as much as the socket accepts at once: every attempt and release needs
 //! the mutex, so a server that does not read must not block a thread that has it. One thread reads, and
-//! writes the rest once the server has sent something. Replies come in the order of the commands, with
+//! writes the rest between its reads. Replies come in the order of the commands, with
 //! messages between them, so the queue of sent commands shows what each reply answers.
 
 use std::collections::VecDeque;
@@ -284,7 +284,6 @@ impl RedisPubSub {
             if now.since(last_word) >= silence {
                 let words = "the server was silent for too long";
                 Error::when(asked, ErrorKind::TimedOut, "subscribe", || words)?;
-                // Any reply to the PING is a sign of life, even an error.
                 (last_word, asked) = (now, true);
                 hub.state.lock().own.write([(Command::new("PING"), Awaited::Pong)]);
             }
@@ -359,8 +358,8 @@ fn refused(
 ) -> Result<()> {
     let now = Clock::System.now();
     if error.code() == "MOVED" {
-        // The waiters ask the store at once. If they are redirected too, the client reloads the slot map, and
-        // moves the channel. Otherwise the slot is still moving to this member, which is asked again later.
+        // The waiters ask the store at once. If it redirects them too, the client reloads the slot map, and
+        // moves the channel. If not, the slot is still moving here, so the client subscribes again later.
         let entry = state.channels.get_mut(channel.channel());
         if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.channel, channel)) {
             if entry.note.is_zero() {

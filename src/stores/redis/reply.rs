@@ -164,7 +164,6 @@ pub(super) fn refusal(error: &ServerError) -> Error {
     }
 }
 
-/// As [`refusal`], but with `words` if the refusal is lasting.
 pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     let refused = refusal(error);
     match refused.kind() {
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_all_server_types_are_classified() {
+    fn refusals_of_all_server_versions_are_classified() {
         use ErrorKind::{
             Authentication, Busy, NoPermission, OutOfMemory, ReadOnly, Refused, Unsupported, WrongType,
         };

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn each_scripts_header_explains_its_keys_and_arguments() {
+    fn script_headers_explain_their_keys_and_arguments() {
         for (file, text) in ALL {
             let header = header(text);
             let code: String = text.lines().skip(header.len()).collect();

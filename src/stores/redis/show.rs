@@ -130,7 +130,7 @@ impl<'a> Shown<'a> {
         Ok(seen)
     }
 
-    /// The number of listeners of one of the channels. `None` if the user may not ask.
+    /// The number of listeners of one of the channels. `None` if not asked, or if the user may not ask.
     fn listeners(&self, channel: usize) -> Option<u64> {
         let told = self.listeners.get(channel).and_then(|told| number(told).ok());
         told.and_then(|told| u64::try_from(told).ok())

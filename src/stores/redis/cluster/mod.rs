@@ -59,9 +59,9 @@ pub(crate) struct ClusterStore {
     me: Weak<ClusterStore>,
 }
 
-/// The locks whose release has no answer yet. Later requests about them go to the release's member, even if
-/// the slot has moved. Otherwise an attempt could reach the new member before the release, and be granted as
-/// a re-entry of the hold that the release then deletes.
+/// The locks with an unanswered release for which no thread waits. Later requests about them, except batches,
+/// go to the release's member, even if the slot has moved. Otherwise an attempt could reach the new member
+/// before the release, and be granted as a re-entry of the hold that the release then deletes.
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -94,8 +94,8 @@ impl ClusterStore {
     }
 
     /// Refuses a stored format number other than this version's. If none is stored, stores this version's,
-    /// unless `notes` is false. If the member does not answer, the client starts anyway, and asks again
-    /// before later attempts.
+    /// unless `notes` is false. If the member with the number does not answer, the client starts anyway, and
+    /// asks again before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
@@ -226,7 +226,7 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Batches have a connection of their own, so `place`, which keeps the order with releases, is no use.
+        // Not `place`, which keeps a request behind a release on one connection: batches use another one.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -377,7 +377,7 @@ impl Store for ClusterStore {
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
-            // A redirect is not followed: if the slot has moved, the record expires by itself.
+            // A redirect is not followed: if the slot has moved, the record of the change expires.
             if let Ok(place) = self.place("count", &claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn key_slots_match_the_cluster_specification() {
-        // 0x31c3 is the check value of CRC16/XMODEM. The other values are answers of CLUSTER KEYSLOT.
+        // 0x31c3 is the check value of CRC16/XMODEM. The other numbers are answers of CLUSTER KEYSLOT.
         for (key, expected) in [
             ("123456789", 0x31c3 % SLOTS),
             ("", 0),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_whose_derived_keys_leave_their_slot_are_recognized() {
+    fn names_with_derived_keys_in_another_slot_are_recognized() {
         let derived = |name: &str| {
             let lock = slot(name);
             slot(&keys::channel(name)) == lock && slot(&keys::fence_counter(name)) == lock
@@ -255,7 +255,7 @@ mod fuzz {
     use crate::stores::redis::tests::made_up::{replies, weight};
 
     #[test]
-    fn any_slots_reply_is_parsed_or_refused() {
+    fn any_reply_to_cluster_slots_is_parsed_or_refused() {
         each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
             let ranges = Value::Array(vec![
                 Value::Array(vec![Value::Int(0), Value::Int(16_383), reply.clone(), reply.clone()]),

@@ -65,7 +65,7 @@ pub(super) struct Settings {
 
 struct Reloads {
     not_before: Moment,
-    /// The member that is asked first, because another member named it in a redirect.
+    /// The member that the next reload asks first: a redirect named it, or it sent the last changed map.
     first: Option<Endpoint>,
     /// The number of reloads without a change. Each one begins with another member, because a member that is
     /// cut off keeps reporting the old map.

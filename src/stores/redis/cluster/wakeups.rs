@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_of_an_unserved_slot_is_subscribed_later() {
+    fn a_channel_can_be_subscribed_when_its_slot_gets_a_member() {
         let [one, other] = [7001, 7002].map(|port| Endpoint { host: Host::named("127.0.0.1"), port });
         let map = |endpoint: &Endpoint| Arc::new(SlotMap::of(slot(CHANNEL), endpoint));
         let wakeups = ClusterWakeups::new();

@@ -197,9 +197,9 @@ impl Dialog<'_> {
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
-        // The login had ended before the first request, so the server ran none of them. All are sent again
-        // over a new connection, with current credentials. Later requests of a dialog are not sent again: a
-        // WAIT, for example, needs the connection of the write before it.
+        // The login had ended, so the server ran no command, and all are sent again over a new connection.
+        // Later commands of a dialog are not: a WAIT, for example, needs the connection of the write before
+        // it.
         if let (Some(replace), Some(Some(first))) = (replace, replies.first())
             && is_logged_out(first)
             && let Ok(connection) = replace(self.deadline)

@@ -38,7 +38,7 @@ pub(crate) struct Connections {
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     pub(crate) shared: Arc<SharedConnection>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Used only for renewals, so that no other request can delay a renewal past its lease.
+    /// Used only for renewals, checks and clean-ups of holds, so that no other request delays a renewal.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
@@ -248,15 +248,16 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // Renewals connect even if other threads failed a moment ago. If the shared connection is open,
-        // connecting has only half of the time, and the other half is for requests over the shared one.
+        // Not `connect_gated`: another thread's error must not delay renewals. If the shared connection is
+        // open, connecting has half of the time; after a failure `batch_over_open` uses the other half.
         let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests on the connection for renewals, and reads the replies in order. Stops at the first
-    /// failure: requests sent by then without a reply have an unknown outcome, later ones are refused.
+    /// Sends many requests over the connection for renewals, or over the shared one if that takes none. Reads
+    /// replies in order, and stops at the first failure: requests sent by then without a reply have an
+    /// unknown outcome, later ones are refused.
     pub(crate) fn batch(&self, commands: Vec<Command>, deadline: Moment) -> Vec<Answer<Value>> {
         let commands: Vec<Command> = commands.into_iter().map(|command| self.as_published(command)).collect();
         let mut answers = Vec::with_capacity(commands.len());

@@ -36,7 +36,7 @@ pub(crate) struct Login {
 pub(crate) enum Role {
     Primary,
     ClusterPrimary,
-    /// A member of a cluster, in any role, which is asked for the slot map only.
+    /// A member of a cluster, in any role, which is asked only about the cluster and what it supports.
     ClusterMember,
 }
 

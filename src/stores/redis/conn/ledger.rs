@@ -12,8 +12,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// A connection that got only refusals for this long, even temporary ones, is replaced, because its address
-/// may lead to another server by now.
+/// A connection whose replies were all temporary errors for this long is replaced, because its address may
+/// lead to another server by now.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -124,9 +124,9 @@ impl Ledger {
         origin.replace_at = now.plus(REPLACE_AGAIN.min(self.lifetime.age).min(soon));
     }
 
-    /// Notes what a reply says about the server. After a demotion, the next request over each connection
-    /// connects anew. Returns `true` for the first reply that shows a demotion. The caller then unlocks its
-    /// mutexes, and calls [`tell_demoted`](Self::tell_demoted).
+    /// Notes what a reply says about the server. Returns `true` for the first reply that shows a demotion, if
+    /// its connection is older than [`LEAST_AGE`]. The caller then unlocks its mutexes, and calls
+    /// [`tell_demoted`](Self::tell_demoted). The next request over each connection connects anew.
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {

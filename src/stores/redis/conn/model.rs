@@ -53,7 +53,7 @@ struct World {
     servers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// The number of outcomes that `post` received; a thread that posts nothing adds one, so three in all.
     taken: AtomicUsize,
-    /// The number of threads that have all their outcomes.
+    /// The number of threads whose `ask` has returned.
     ended: AtomicUsize,
 }
 

@@ -367,7 +367,7 @@ mod fuzz {
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
     ];
 
-    /// All replies in these bytes, read `at_a_time`, and whether reading then failed.
+    /// All replies in these bytes, read in pieces of `at_a_time` bytes, and whether reading then failed.
     fn all(bytes: &[u8], at_a_time: usize) -> (Vec<String>, bool) {
         let mut replies = Replies::default();
         let mut found = Vec::new();
@@ -389,7 +389,7 @@ mod fuzz {
 
     #[test]
     fn splitting_a_reply_does_not_change_its_parsed_value() {
-        // The redis crate may allocate 10 kB for a reply of three bytes: hence 64 times the usual limit.
+        // `each` allows 256 bytes for each byte of input, but the redis crate may allocate 10 kB for three.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

@@ -249,8 +249,8 @@ impl SharedConnection {
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // First, the waiters of lost replies are notified, so that none uses the owner number of a lost
-        // request over the new connection. Pairs with `end`.
+        // Waits until `end` has notified the waiters of lost replies, so that none of them uses the owner
+        // number of a lost request over the new connection.
         while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -461,8 +461,8 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all arrived replies, so that no answered request stays in `awaited`: `queue` leaves
-                // writing to the reader while `awaited` has enough sent requests without a reply.
+                // Takes arrived replies, `MOST_GIVEN` at most. If answered requests stayed in `awaited`,
+                // `queue` would take the server for busy, and leave writing to the reader.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()

@@ -58,7 +58,8 @@ impl RedisCall<'_> {
 }
 
 pub(crate) trait RedisKind: Sync {
-    /// The channel with a message for each release (or change of a count). `None`: waiters poll.
+    /// The channel of this waiter alone (fair locks, conditions), or that for releases or changes of a count.
+    /// `None`: waiters poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     /// The channel on which a client learns that it is next in the wait queue. `None` for kinds without one.

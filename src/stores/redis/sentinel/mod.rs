@@ -43,7 +43,7 @@ const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {
     pub(super) name: String,
-    /// The Sentinels' addresses. A Sentinel that does not answer moves to the end.
+    /// The Sentinels' addresses. A Sentinel that did not name the master moves to the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     access: Arc<Renewable<Access>>,
     first_access: Arc<Access>,
@@ -171,8 +171,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks one Sentinel after the other, and returns the newest master. Stops early at a newer master than
-    /// the known one, or when more than half have answered, since fewer may all have missed a switch.
+    /// Asks the Sentinels in turn, and returns the newest master. Stops early at one newer than the known
+    /// one, or at the known one if more than half have answered: fewer may all have missed a switch.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let mut newest: Option<Master> = None;
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinels_changed_password_is_read_from_its_file() {
+    fn a_changed_sentinel_password_is_read_from_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let (file, socket) = (folder.path().join("password"), folder.path().join("s.sock"));
         std::fs::write(&file, "old\n").unwrap();

@@ -27,7 +27,7 @@ struct Shared {
     /// This member's answer to CLUSTER SLOTS: for each range of slots, the first, the last, and the member's
     /// port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
-    /// `ASKING`, and the fourth word of each other command after the handshake: a script's first key.
+    /// `ASKING`, and of each command that `says` answers the fourth word: a script's first key.
     asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
@@ -161,8 +161,8 @@ fn a_directory_entry_for_a_moving_slot_is_sent_after_asking() {
         lease: Duration::from_secs(30),
         is_awaited: false,
     };
-    // The member does not record the requests for the format number, but records their ASKING, which thus
-    // stands right before the first write. So only a second write can show an ASKING of its own.
+    // `asked` has the ASKING of requests for the format number, but not these requests. So an ASKING stands
+    // before the first write in any case, and only a second write can show its own.
     let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
     eventually(|| {
         store.poll_completions();

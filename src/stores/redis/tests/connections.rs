@@ -57,7 +57,7 @@ fn an_unanswered_request_is_not_repeated() {
 }
 
 #[test]
-fn an_unanswered_query_has_no_unknown_outcome() {
+fn an_unanswered_inspection_is_known_to_change_nothing() {
     let fake = Fake::start(|_| Act::HangUp);
     let store = open(&fake.options());
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -198,7 +198,7 @@ fn pipelined_requests_resend_scripts_that_the_server_forgot() {
 }
 
 #[test]
-fn an_unawaited_release_sends_the_whole_script_if_unloaded() {
+fn unawaited_releases_send_scripts_that_the_server_lacks() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let is_freed = || {
@@ -437,7 +437,7 @@ fn connecting_is_repeated_until_a_master_answers() {
 }
 
 #[test]
-fn a_server_without_hello_is_too_old_only_by_its_version() {
+fn without_hello_only_an_old_version_counts_as_too_old() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",

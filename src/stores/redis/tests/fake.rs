@@ -81,7 +81,7 @@ impl Fake {
         self.state.connects.load(Ordering::SeqCst)
     }
 
-    /// The number of bytes that the client read from floods.
+    /// The number of bytes of floods that the client's socket accepted.
     pub(super) fn flooded(&self) -> usize {
         self.state.flooded.load(Ordering::SeqCst)
     }

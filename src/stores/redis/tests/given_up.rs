@@ -206,7 +206,7 @@ fn connections_killed_during_a_job_do_not_fail_it() {
 }
 
 #[test]
-fn a_jobs_unreleased_lock_expires_after_the_minimum_time() {
+fn an_unreleased_job_lock_expires_after_the_minimum_time() {
     let server = Server::start(&[]);
     let (failed, failures) = crossbeam_channel::unbounded();
     let observer = move |event: &Event<'_>| {

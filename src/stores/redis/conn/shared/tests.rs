@@ -227,7 +227,7 @@ fn a_late_timeout_does_not_close_the_next_connection() {
 }
 
 #[test]
-fn an_old_connections_blocked_write_delays_no_new_connection() {
+fn a_blocked_write_delays_no_new_connection() {
     let (shared, pool, one, old) = asked();
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
@@ -325,7 +325,7 @@ fn a_timely_reply_counts_even_if_read_late() {
 }
 
 #[test]
-fn a_timely_reply_counts_even_if_handled_late() {
+fn a_timely_unawaited_reply_counts_even_if_read_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (told, is_told) = bounded(1);
     let take = Box::new(move |outcome: Answer<Value>| told.send(outcome).unwrap());
@@ -376,7 +376,7 @@ fn without_a_reading_thread_callers_write_their_own_requests() {
 }
 
 #[test]
-fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
+fn a_new_connection_sets_its_own_read_timeout() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let limit = Duration::from_secs(1);
     let within = |limit, connection| {
