@@ -3,8 +3,8 @@
 //! A thread that subscribes adds the command to the outbox under the mutex of the hub's state. The thread
 //! then unlocks the mutex, and writes as much as the socket accepts at once: every attempt and release needs
 //! the mutex, so a server that does not read must not block a thread that has it. One thread reads, and
-//! writes the rest between its reads. Replies come in the order of the commands, with
-//! messages between them, so the queue of sent commands shows what each reply answers.
+//! writes the rest between its reads. Replies come in the order of the commands, with messages between them,
+//! so the queue of sent commands shows what each reply answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -126,7 +126,7 @@ impl Ledger {
 
     /// Notes what a reply says about the server. Returns `true` for the first reply that shows a demotion, if
     /// its connection is older than [`LEAST_AGE`]. The caller then unlocks its mutexes, and calls
-    /// [`tell_demoted`](Self::tell_demoted). The next request over each connection connects anew.
+    /// [`tell_demoted`](Self::tell_demoted). After that, the next request over each connection connects anew.
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {
