@@ -13,17 +13,17 @@ use crate::ident::Owner;
 use crate::inquiry::{Cause, Told};
 use crate::time::{checked_lease, checked_span};
 
-/// Shortest lease that is renewed: a renewal after each third of a lease needs time.
+/// Minimum of the option `lease`, because a renewal after each third of the lease needs time.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 
-/// Shortest wait that is checked for deadlocks: each check costs requests.
+/// Minimum of the option `detect_deadlocks_after`, because each check costs requests.
 const MIN_DEADLOCK_AGE: Duration = Duration::from_millis(10);
 
 /// Maps a lock's name, as the program gives it, to its key in the store.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// A row for each option of a client: field, type and default; then, where there is one, the environment
-/// variable, the builder method, the parser of the variable, and an example. The macro `$then` gets the rows.
+/// Passes a row for each option of a client to the macro `$then`: field, type and default. If an environment
+/// variable sets the option, then also the variable, the builder method, the variable's parser, an example.
 macro_rules! client_options {
     ($then:ident) => {
         $then! {
@@ -35,7 +35,7 @@ macro_rules! client_options {
                     "LEASEHOLD_RETRY_TIMEOUT" retry_timeout(time) "10s";
                 key_prefix: String = String::new(), "LEASEHOLD_KEY_PREFIX" key_prefix(text) "shop:";
                 map_names: Option<NameMapper> = None;
-                /// The servers' URLs without credentials: multi-locks order equal keys by this text.
+                /// URLs without credentials, database and table: multi-locks order equal keys by this text.
                 place: String = String::new();
                 /// The kind of store, as [`Health`](crate::Health) names it.
                 store: &'static str = "";
@@ -43,7 +43,7 @@ macro_rules! client_options {
                 label: Option<String> = None, "LEASEHOLD_LABEL" label(text) "nightly";
                 detect_deadlocks_after: Duration = Duration::from_secs(1);
                 break_deadlocks: bool = false;
-                /// The owners of other clients' holds under which this process runs.
+                /// See [`ClientBuilder::under_hold`](crate::ClientBuilder::under_hold).
                 under: Vec<Owner> = Vec::new(), "LEASEHOLD_UNDER" under_hold(text) "8c…:7 1f…:3";
             }
             ServerOptions {
@@ -73,7 +73,7 @@ macro_rules! client_options {
                 /// The allowed hosts and the state of host look-ups, shared by all connections of the client.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may store the number of its lock format; `directory` sets this too.
+                /// Whether the client may store its lock format's number; `directory()` sets this too.
                 notes: bool = true;
             }
             /// The servers of a Redlock, and the time-out of a request to one of them.
@@ -240,7 +240,7 @@ pub(crate) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Whether a URL with this scheme uses TLS. If not, refuses TLS options.
+    /// Whether a URL with this scheme uses TLS. If so, needs the feature `tls`; if not, refuses TLS options.
     #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn is_wanted_by(&self, scheme: &str, secure: &str) -> Result<bool> {
         let is_wanted = scheme.eq_ignore_ascii_case(secure);
@@ -325,7 +325,6 @@ impl<U: AsRef<str>> From<U> for RedlockNode {
     }
 }
 
-// `Debug` does not show the URL, because it may contain a password.
 debug_fields!(RedlockNode, |it| maps_names: it.map_names.is_some());
 
 impl RedlockOptions {
@@ -361,7 +360,6 @@ fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     checked_span("connect", &format!("a {option}"), timeout).map(drop)
 }
 
-// `Debug` does not show URLs and passwords, because they are secret.
 debug_fields!(ServerOptions, |it| database: it.database, client_name: it.client_name, pool_size: it.pool_size);
 
 const LONGEST_CREDENTIAL: usize = 64 * 1024;

@@ -56,8 +56,8 @@ pub struct DeadlockStep {
     pub kind: String,
     /// How long the thread has waited.
     pub waiting_for: Duration,
-    /// Whether this wait is the shortest of the cycle. A client that [breaks
-    /// deadlocks](crate::ClientBuilder::break_deadlocks) ends this wait.
+    /// Whether this wait is the shortest of the cycle, not counting conditions' waits that re-acquire a lock.
+    /// A client that [breaks deadlocks](crate::ClientBuilder::break_deadlocks) ends this wait.
     pub is_youngest: bool,
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadlocks_text_names_each_thread_and_lock() {
+    fn text_of_a_deadlock_names_each_thread_and_lock() {
         let step = |owner: &str, holds: &str, waits_for: &str| DeadlockStep {
             owner: owner.to_owned(),
             wait_id: 7,

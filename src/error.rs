@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_errors_text_leaves_out_the_cause() {
+    fn text_of_an_error_leaves_out_the_cause() {
         let cause = std::io::Error::other("the cause");
         let error = Error::new(ErrorKind::Unreachable, "unlock", "the connection broke")
             .on("orders")

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn only_allowed_hosts_and_the_urls_hosts_are_accepted() {
+    fn only_allowed_hosts_and_hosts_of_the_url_are_accepted() {
         let hosts =
             Hosts::allowing(["one.example", "*.two.example", "10.0.0.1", "::1"].map(str::to_owned).into());
         hosts.check_options().unwrap();

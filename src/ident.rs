@@ -182,8 +182,8 @@ impl Owner {
         id
     }
 
-    /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Any
-    /// other text is another program's, which this crate never shows nor ends as a hold (see `owners.lua`).
+    /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
+    /// text may be another program's secret, so it is not shown, nor ended as a hold (see `owners.lua`).
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
             let digits = number.strip_prefix('-').unwrap_or(number);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn overlong_names_and_other_locks_keys_are_refused() {
+    fn empty_overlong_and_reserved_names_are_refused() {
         let check = |name: &str| LockName::new(&Arc::from(name), name.to_owned());
         assert!(check("orders").is_ok());
         assert!(check(" ").is_ok());
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_prints_as_uuid_and_number() {
+    fn only_a_uuid_with_a_number_is_an_owner() {
         let owner = Owner::new(ClientId::random(), 7);
         let text = owner.to_string();
         assert!(Owner::is_one(&text) && Owner::is_one(&text.replace(":7", ":-7")));

@@ -64,8 +64,8 @@ pub struct Inspection {
 /// The kind of object that a name stands for.
 ///
 /// Some kinds look alike in the store. A fair lock without waiters is shown as a plain lock. A lock counts as
-/// fenced if a token was ever granted for its name. A number is a semaphore or a latch; acquired permits, the
-/// listeners' channel, or a count of zero or less decide which.
+/// fenced if a token was ever granted for its name. A semaphore and a latch are both a number in the store;
+/// acquired permits, the listeners' channel, or a count of zero or less tell them apart.
 ///
 /// # Examples
 /// ```
@@ -99,7 +99,7 @@ pub enum ObjectKind {
     Semaphore,
     /// Permits with ids and leases.
     ExpirableSemaphore,
-    /// A count, with waiters for zero.
+    /// A count that threads wait to reach zero.
     CountDownLatch,
     /// A semaphore or a latch, which look alike.
     Counter,

@@ -212,7 +212,7 @@ pub use observe::metrics::Metrics;
 pub use observe::stats::{Contended, Stats};
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
-// rustdoc cannot infer the features of these two modules, which are built for any database.
+// The features are written out, because rustdoc does not infer them for these two modules.
 #[cfg(feature = "mysql")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub use stores::sql::mysql::in_transaction as mysql;

@@ -101,8 +101,9 @@ fn late() -> Error {
 
 /// Options in a store's own form `T`, made anew when a secret has changed.
 ///
-/// The client asks the sources of the secrets for each connection, and after a refused login or handshake,
-/// for certificates too. If a secret has changed, the client tries again ([`MOST_TRIES`]).
+/// The client asks the sources of the secrets after a refused login or handshake, and, with a provider or a
+/// file of URLs, for each connection. If a refused secret has changed, the client tries again
+/// ([`MOST_TRIES`]).
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
@@ -178,7 +179,6 @@ impl<T> Renewable<T> {
         let told = self.inquiry.answer(address, (fresh, FRESH.1), deadline).ok_or_else(late)?;
         let of = told.map_err(|cause| failed("the provider of credentials failed").with_source(cause))?;
         let last = self.last(address).filter(|last| last.of.are_those_of(&of));
-        // If a file is only half written, `make` fails, and a later request reads the whole file.
         let form = last.map_or_else(|| (self.make)(&of.options).map(Arc::new), |last| Ok(last.form))?;
         let made = Made { of, form };
         let mut all = self.made.lock();
@@ -275,7 +275,7 @@ mod tests {
     use ErrorKind::Authentication;
 
     #[test]
-    fn a_url_in_a_file_may_not_change_the_server() {
+    fn a_changed_url_file_changes_the_login_and_never_the_server() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let url = "redis://u:1@host/2".to_owned();
         let options = ServerOptions {
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));
         assert_eq!(tried("new", Authentication), (Ok(()), "new".to_owned()));
         assert_eq!(times(), 1);
-        // After the first refusal the provider is asked at once, and then only after pauses.
+        // The client asks the provider at once, and then only after pauses: less often than it connects.
         for _ in 0..100 {
             assert_eq!(tried("x", Authentication).0, Err(Authentication));
         }
@@ -348,7 +348,7 @@ mod tests {
 
     /// The answer to a question sent before the refusal may be the old password.
     #[test]
-    fn after_a_refused_login_only_newer_provider_answers_count() {
+    fn older_provider_answers_are_ignored_after_a_refused_login() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();
         let credentials = provider(move |_: &str| answers.recv().map(Credentials::new));
         let renewable =

@@ -55,7 +55,7 @@ impl ServerList {
         })
     }
 
-    /// The servers' addresses, which messages may not show.
+    /// The servers' addresses. Messages must not show them: a mistyped URL's host may be a password.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = String> {
         self.hosts.iter().map(|(host, port)| format!("{}:{port}", host.name()))
     }

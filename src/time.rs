@@ -263,8 +263,8 @@ impl ManualClock {
         waker.wake();
     }
 
-    /// Notes until when the thread `id`, which acts by this clock and calls this, sleeps; `None`: it works.
-    /// `wake_service` may signal the thread just before this call; a signalled thread counts as working.
+    /// The service `id` reports until when it sleeps; `None`: it works. If `wake_service` has signalled it
+    /// just before, it counts as working.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
         let signalled = state.wakers.iter().any(|(other, waker)| *other == id && waker.is_set());

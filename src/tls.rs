@@ -126,7 +126,7 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// Explains a failed connection if TLS failed, so that another attempt would fail too; otherwise `None`.
+/// Explains a failed connection if TLS failed: then another attempt would fail too. Otherwise `None`.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let words = match error {
@@ -318,7 +318,7 @@ impl TlsSession {
     fn flush(&mut self, mut socket: &Socket) -> io::Result<()> {
         while self.tls.wants_write() {
             if let Err(error) = self.tls.write_tls(&mut socket) {
-                // Until the server has sent plain text no other thread reads, so this thread may.
+                // Before the first plain text no other thread reads: this one reads the server's reason.
                 return Err(if self.is_accepted { error } else { last_words(&mut self.tls, socket, error) });
             }
         }

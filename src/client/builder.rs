@@ -334,10 +334,10 @@ impl ClientBuilder {
     /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
     /// semaphores, latches and conditions.
     ///
-    /// With a `redis-sentinel://` or `redis-cluster://` URL the default is one of the replicas that the
-    /// server reports as connected. Its time limit is 1 s, or two thirds of the `command_timeout` if that is
-    /// less. With no replica connected the default grants nevertheless, and reports [`Event::NoReplica`]
-    /// once. With other URLs the default waits for no replica.
+    /// By default, with a `redis-sentinel://` or `redis-cluster://` URL, a grant needs the acknowledgement of
+    /// one replica within 1 s, or within two thirds of the `command_timeout` if that is less. If the server
+    /// reports no connected replica, the grant counts nevertheless, and the client reports
+    /// [`Event::NoReplica`] once. With other URLs the default waits for no replica.
     ///
     /// The client asks for the acknowledgements by WAIT, on a connection of its own; one WAIT covers all
     /// grants before it. If fewer come within `timeout`, the client releases the lock at once, and the
@@ -376,8 +376,8 @@ impl ClientBuilder {
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self = server.tls.ca: Some(file.into());
 
-    /// Whether to create the database's table if there is none; no permission is needed if there is one. On
-    /// PostgreSQL no table is created beside one of the same name in another schema, unless
+    /// Whether to create the database's table if it does not exist; if it exists, the user needs no right to
+    /// create tables. On PostgreSQL no table is created beside one of the same name in another schema, unless
     /// [`table`](Self::table) names the schema. Defaults to no: see
     /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self = server.table.create: create;

@@ -87,13 +87,14 @@ impl ClientBuilder {
     /// Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Spaces or line ends
     /// separate the items of lists. A server of a ring may have its [label](crate::RingNode::label), `*` and
     /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. `leasehold run` sets
-    /// `LEASEHOLD_UNDER`. Only code can set an observer, a mapping of names, and connecting lazily.
+    /// `LEASEHOLD_UNDER`. Only code can set an observer, a provider of credentials, a mapping of names, the
+    /// options for deadlocks, and connecting lazily.
     ///
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
     /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. The same name with `_FILE` (`LEASEHOLD_URL_FILE`)
     /// names a file with the value. In files of URLs, spaces around lines and lines that begin with `#` are
-    /// ignored; in files of passwords, final line ends. The files are read again for new connections and
-    /// after a refused login; those of `LEASEHOLD_TLS_*` after a refused handshake.
+    /// ignored; in files of passwords, line ends at the end are ignored. The files are read again for new
+    /// connections and after a refused login; those of `LEASEHOLD_TLS_*` after a refused handshake.
     ///
     /// # Errors
     /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for an unusable value, an unreadable file,
@@ -140,7 +141,7 @@ struct Variables<'a> {
 }
 
 impl Variables<'_> {
-    /// The value of a variable, or the content of the file that the variable with `_FILE` names.
+    /// The value of a variable; for one of [`SECRETS`] also the content of the file that `NAME_FILE` names.
     fn text(&self, name: &str) -> Result<Option<String>> {
         let value = self.value(name)?;
         if !SECRETS.contains(&name) {
@@ -528,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_url_error_names_the_variable_leasehold_url() {
+    fn error_for_a_missing_url_names_the_variable_leasehold_url() {
         let error = with(&[]).unwrap().build().unwrap_err();
         assert!(error.to_string().contains("LEASEHOLD_URL"), "{error}");
     }

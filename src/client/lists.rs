@@ -33,7 +33,7 @@ pub struct ListedLock {
     pub name: String,
     /// The kind, as [`Inspection::kind`](crate::Inspection::kind).
     pub kind: ObjectKind,
-    /// The lock's holders; empty for a semaphore whose permits are out.
+    /// The lock's holders; empty for a semaphore, which has none.
     pub holders: Vec<Holder>,
     /// Time until the lock ends unless renewed: `Duration::MAX` if it has no end, `None` if not known.
     pub remaining: Option<Duration>,
@@ -151,9 +151,9 @@ impl LockClient {
     /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if its
     /// thread holds a lock. The search considers plain, fenced, fair and token locks, both halves of
     /// read-write locks, and all of these in multi-locks. It does not consider permits, which have no single
-    /// holder; holds of guards that may change threads; or a thread that holds by one client and waits by
-    /// another. Without a [directory](crate::ClientBuilder::directory) it considers this client's threads
-    /// only.
+    /// holder; or a thread that holds by one client and waits by another. Of a guard that may change threads,
+    /// it considers the thread that acquired; such a cycle [may be no deadlock](Deadlock::is_certain).
+    /// Without a [directory](crate::ClientBuilder::directory) it considers this client's threads only.
     ///
     /// # Blocking
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
@@ -251,7 +251,7 @@ fn locks_page(
     let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
     let shown = found.into_iter().filter(is_held).map(|seen| {
-        // Directory entries name a lock by its key, prefix included.
+        // `locate` needs the key with its prefix, because directory entries name a lock in this way.
         (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
     });
     let mut shown: Vec<(String, Inspection)> = shown.collect();

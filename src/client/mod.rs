@@ -108,10 +108,10 @@ impl LockClient {
     /// Connects to several independent Redis servers and holds each lock on a majority of them: Redlock.
     ///
     /// Use three or five servers that share no replication, machine or power supply. The client is used like
-    /// any other; its locks survive the loss of a minority of the servers. [Its
-    /// limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/topologies.md#redlock-and-servers-that-forget):
-    /// use a [fencing token](Self::get_fenced_lock), and keep a server that lost its data out for the longest
-    /// lease. Options: [`ClientBuilder::redlock`].
+    /// any other; its locks survive the loss of a minority of the servers. Use a [fencing
+    /// token](Self::get_fenced_lock), and restart a server that lost its data only after the longest lease:
+    /// [why](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/topologies.md#redlock-and-servers-that-forget).
+    /// Options: [`ClientBuilder::redlock`].
     ///
     /// # Blocking
     /// Until a majority has answered; then as long again, at least one `node_timeout` (50 ms), for the other
@@ -309,7 +309,7 @@ impl LockClient {
         ExpirableSemaphore::new(&self.engine, name.as_ref())
     }
 
-    /// The latch of this name, a count whose zero threads wait for: Redisson's `RCountDownLatch`.
+    /// The latch of this name, a count that threads wait to reach zero: Redisson's `RCountDownLatch`.
     pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(&self.engine, name.as_ref())
     }
@@ -330,9 +330,9 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For store users without the right to subscribe, and for locks rarely waited for. A release notifies
-    /// waiters that do not spin; that of Java's spin lock does not. Spinning threads of a client queue
-    /// locally.
+    /// For store users without the right to subscribe, and for locks rarely waited for. A release also
+    /// notifies waiters that do not spin; a release of Java's spin lock notifies no waiter. Spinning threads
+    /// of a client queue locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }
@@ -443,7 +443,7 @@ impl LockClient {
         if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
 
-    /// Removes a database's rows of locks free for longer than `age`; returns how many. Zero elsewhere.
+    /// Deletes a database's rows of locks that were free for longer than `age`. Returns how many; elsewhere 0.
     ///
     /// For programs that make up lock names and never use them again. A day is a good age: fencing tokens
     /// still only grow, unless the server's clock is set back by more than `age`.

@@ -123,7 +123,7 @@ fn check_place(server: &ServerOptions) -> Result<()> {
     Err(no_redis(&server.url))
 }
 
-/// The error of a build without Redis, for a URL that names Redis or no store.
+/// The error of a build without Redis, for a URL whose scheme is Redis's or unknown.
 #[cfg(not(feature = "redis"))]
 fn no_redis(url: &str) -> Error {
     let scheme = scheme(url);
@@ -281,7 +281,7 @@ mod without_redis {
     use crate::LockClient;
 
     #[test]
-    fn the_error_of_an_unsupported_url_does_not_show_the_url() {
+    fn the_error_of_an_unsupported_url_shows_no_secret() {
         let error = |url: &str| LockClient::connect(url).unwrap_err().to_string();
         for scheme in ["redis", "rediss-sentinel", "redis-cluster", "redis+unix"] {
             let error = error(&format!("{scheme}://u:S3CR3T@127.0.0.1:1/m"));

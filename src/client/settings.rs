@@ -1,5 +1,5 @@
-//! Functions that only the program `leasehold` uses: the builder's options, for the program's own connections
-//! to the servers, and some of the library's functions.
+//! What only the program `leasehold` uses: it reads a builder's options for its own connections to the
+//! servers, and calls some private functions of this crate.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -14,8 +14,8 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// Adds a line. Escapes backslashes and control characters in the value, and all but ASCII, which a
-    /// database may be unable to store.
+    /// Adds a line. In the value, escapes backslashes, control characters, and characters beyond ASCII: a
+    /// database may be unable to store these.
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_lines_of_a_directory_entry_are_ignored() {
+    fn unknown_and_malformed_lines_of_a_directory_entry_are_ignored() {
         let entry = Fields::of("new=1\n\nab=2\na=1\na=2\nb=\\a\nc=-1\nd=\\d800;\nno line");
         assert_eq!((entry.number("a"), entry.number("no line")), (Some(1), None));
         assert_eq!((entry.text("b"), entry.number("c"), entry.text("d")), (None, None, None));
     }
 
     #[test]
-    fn a_clients_entry_is_parsed_into_a_head_and_one_part_per_lock() {
+    fn directory_entry_splits_into_a_head_and_one_part_per_lock() {
         let (head, parts) = Fields::parted("host=h\nlocks=3\nlock=a\nowner=1\nlock=b\n", "lock");
         assert_eq!((head.text("host"), head.number("owner")), (Some("h".to_owned()), None));
         let parts: Vec<_> = parts.map(|part| (part.text("lock").unwrap(), part.number("owner"))).collect();

@@ -123,7 +123,7 @@ pub struct LockUse {
     /// The id of the thread that acquired the hold, if any thread may release it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
-    /// The record of the wait, if its thread has waited for a while and holds something.
+    /// Set if the search for deadlocks needs this wait: a long one, of a thread that holds something.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) published: Option<WaitRecord>,
 }
@@ -136,7 +136,7 @@ pub(crate) struct WaitRecord {
     /// When the wait began by its machine's wall clock, in milliseconds. Clients compare these times to
     /// choose one wait of a cycle. Clocks may differ, as long as all clients compare the same values.
     pub(crate) at_ms: u64,
-    /// The kind of lock, by its label.
+    /// The kind of lock, as `Kind::label` returns it.
     pub(crate) kind: String,
     pub(crate) takes_again: bool,
     /// Whether this reader lets waiting writers go first.

@@ -117,7 +117,7 @@ mod tests {
     use crate::directory::ClientInfo;
 
     #[test]
-    fn a_last_runs_record_is_read_back_with_its_age() {
+    fn record_of_a_last_run_is_read_back_with_its_age() {
         let second = Duration::from_secs(1);
         let run = LastRun {
             owner: "0f0c:1".to_owned(),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_a_nested_commands_wait_is_not_listed_as_a_client() {
+    fn wait_record_of_a_nested_command_is_not_listed_as_a_client() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written_under(one, waiter, 3);

@@ -1,7 +1,7 @@
 //! Acquires or releases several locks: the client sends all requests before it reads the first answer. Locks
 //! that one request can cover share a request.
 //!
-//! No function of this file waits until a busy lock is free. Its caller then waits for that lock alone.
+//! No function of this file waits until a busy lock is free: the caller waits for that lock alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +28,13 @@ pub(crate) struct BatchItem<'a> {
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
 /// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
-/// not wait, so each request grants all its locks or none, and ignores reservations.
+/// not wait, so each request grants all its locks or none, and passes over the wait queue.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came: Vec<BatchAnswer> = wanted.iter().map(|_| None).collect();
     let groups = by_request(wanted.iter().zip(&mut came), |(wanted, _)| {
-        // A shared request can neither cache nor note the `max_hold`.
+        // A lock with `max_hold` or caching needs its own request, because a shared one supports neither.
         let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
@@ -176,7 +176,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     let mut finish = |(LevelRelease { engine, hold, .. }, left, give_up, first): Read| {
         note(engine.send_release(action, &hold, left, give_up, first));
     };
-    // Answered releases are finished first, which wakes local waiters: repeated requests take time.
+    // Answered releases finish first, so that their local waiters do not wait for repeated requests.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let is_alone = group.len() == 1;
@@ -216,7 +216,7 @@ type Leaving = (LevelRelease, u32);
 /// A level's release, the number of levels left, until when to repeat the request, and the answer, if read.
 type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 
-/// Sends one request for the group, or one for each lock. Returns a function that waits for the answers.
+/// Sends one request for all, or, if the store cannot, one for each. Returns a function that waits for them.
 fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<'static, Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()

@@ -1,11 +1,11 @@
 //! Holds that learn of waiters: `guard.on_contended` and `guard.is_contended`. Such a hold is said to *hear*.
 //!
-//! Waiters of other clients send a recall to such a hold, as to a cached hold. Once a second a check finds
-//! waiters that send none, such as Redisson's, and makes the next waiter send one. Waiters of this client are
-//! in the local queue. The cache thread checks (`lock/hearing.rs`), the callback thread calls back.
+//! A *recall* is a waiter's message that asks a holder for the lock. A mark in the store, which names an
+//! owner, makes the next waiter of another client send one. Once a second the cache thread checks such a hold
+//! (`lock/hearing.rs`): it sets the mark, and finds waiters that send no recalls, such as Redisson's. Waiters
+//! of this client are in the local queue. The callback thread calls back.
 //!
-//! A mark in the store makes waiters send recalls to one owner. The request that sets the mark may be late,
-//! so the owner number is retired with the hold: then a late mark names no hold.
+//! The mark may be set late, so the owner number is retired with the hold: then a late mark names no hold.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Engine {
         if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
             let now = self.clock.now();
-            // The hold is marked first, because `LocalLock::watch` ends a subscription that no hold needs.
+            // `hears` is set before `listen`: `LocalLock::watch` ends a subscription that no hold needs.
             hold.with(|own| (own.recallable, own.hears) = (None, Some(Box::new(Hears::new(now)))));
             hold.local.listen(false, || recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(&hold.local, now);
@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Whether anyone waits for the lock, as far as this client knows without a request.
+    /// Whether anyone waits for the lock, as far as known. The first call for a hold makes the hold *hear*.
     pub(crate) fn is_contended(&self, action: &'static str, hold: &Arc<Hold>) -> Result<bool> {
         if !hold.hears() {
             self.hear_contenders(action, hold, None)?;

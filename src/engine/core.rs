@@ -72,7 +72,7 @@ impl Announcer {
     }
 }
 
-/// What a client's callers and threads share. Threads with a `Core` go on until the `Engine` is dropped.
+/// What a client's callers and threads share. Its threads have no `Engine`, so that its drop can end them.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -153,8 +153,8 @@ impl Core {
         }
     }
 
-    /// Makes the watchdog write the client's entry, if that is due or has changed, and search for deadlocks.
-    /// The caller first changes the queue or the entry's time. Pairs with `Finder::round`.
+    /// Makes the watchdog run `Finder::round` at `moment`, for the client's entry and deadlocks. The caller
+    /// joins a local queue, or changes the entry's due time, before this call: so the round notices.
     pub(crate) fn find_by(&self, moment: Moment) {
         if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
             self.watchdog.run_by(moment);
@@ -182,18 +182,18 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// Handles the answer to a renewal that was sent at `sent`. Returns whether the answer is the first sign
-    /// that the hold is lost.
+    /// Handles the answer to a renewal that was sent at `sent`. Returns whether the store no longer has the
+    /// hold, and no loss was known before.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
-        // The hold may have ended meanwhile. Then a server that received the renewal after the release has
-        // restored the hold, and must remove it again.
+        // The hold may have ended meanwhile. A server of a Redlock that received the renewal after the
+        // release has restored the hold, so the Redlock must remove it there again.
         if !hold.stands(self.clock.now())
             && let Some(majority) = &self.store.capabilities.majority
         {
             majority.ended_meanwhile(claim);
         }
         if !is_held {
-            // If the release of the hold has begun, its answer says whether the hold was lost.
+            // If the release has begun, the release's answer says whether the hold was lost, so not this one.
             return !hold.is_releasing() && self.lose_at(hold, LossReason::Gone, sent);
         }
         let in_time = if hold.with(|own| own.is_renewed()) {
@@ -424,8 +424,8 @@ pub(crate) fn attach(store: &OpenStore, timer: &ServiceWaker) {
     }
 }
 
-/// How many holds of each home node are renewed after a connection ended: half of them the newest, which a
-/// server that lost its last writes has lost first, and half from all others.
+/// How many holds of one server (a ring has several) are renewed after a connection ended. Half are the
+/// newest, which a server that lost its last writes lost first; the rest are spread over the older ones.
 const SAMPLE: usize = 32;
 
 fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {

@@ -17,12 +17,11 @@ use crate::seam::{Answer, Kind};
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// Maximum number of entries that one request reads. In a cluster each entry takes a request.
+/// Maximum number of entries read together: by one request, but in a cluster by one for each entry.
 const CLIENTS_TOGETHER: usize = 128;
 
 /// Maximum number of pages of the directory that one search for waiters reads; its result says if there are
-/// more. On Redis the pages go through all keys, so all of them together keep the server busy for about 50
-/// ms.
+/// more. On Redis a page is a SCAN of some 500 keys; 400 pages keep the server busy for about 50 ms.
 const MOST_PAGES: usize = 400;
 
 const MOST_WAITERS: usize = 100;
@@ -61,7 +60,7 @@ impl Core {
         let answer = directory.write(Entry { client: self.id, text: &text, lease, is_awaited }, deadline);
         announcer.note(&answer, now);
         // If another client holds a lock for this process (see `id_under`), a further entry says which thread
-        // here has waited longest. Such entries expire; the wait itself is in this client's own entry.
+        // here has waited longest. Nothing removes that entry: it expires.
         let first = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted);
         if let Some(thread) = first.and_then(|wait| wait.shown.by) {
             for owner in &stuck.under {
@@ -157,7 +156,7 @@ impl Core {
 
     /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
     pub(crate) fn add_waiters(&self, key: &str, seen: &mut Inspection) {
-        // Waiters subscribe, except for token locks. So a lock without subscribers has no waiters.
+        // Waiters subscribe, except for token locks. (Spinning ones do not; they are left out here.)
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own has shown all waiters.
         let has_queues = || (self.store.capabilities.queues)(Kind::Mutex);

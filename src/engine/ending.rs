@@ -15,7 +15,7 @@ const LAST_TRIES: u32 = 5;
 impl Engine {
     /// Releases all holds and ends the threads. A second call waits for the first, and repeats what failed.
     ///
-    /// Takes three command time-outs at most: for calls under way, the release, and missing answers.
+    /// Takes little more than three command time-outs: for calls, the release, and the entry's removal.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if is_forked() {
             return Ok(());
@@ -34,7 +34,7 @@ impl Engine {
     /// Ends the client when its last clone is dropped. A lock whose release fails is free when its lease
     /// ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
-        // A failed `shutdown` has already returned its error to the program.
+        // The program already has the error of a failed `shutdown`, so that is not repeated.
         let has_failed = self.calls.is_closed() && self.left.lock().is_some();
         let outcome = if has_failed { Ok(()) } else { self.shutdown() };
         if has_failed || outcome.is_err() {
@@ -107,7 +107,7 @@ impl Engine {
                 let error = first.error().copy().during("shutdown").on(claim.name.given());
                 return (claims, Err(error));
             }
-            // Uses the system's clock, because no thread may be left to advance a manual one.
+            // Uses the system's clock, because perhaps no thread is left to advance a manual one.
             let later = Clock::System.after(random_between(RETRY_PAUSE));
             Parker::new(&Clock::System).park(later, None);
         }
