@@ -141,7 +141,7 @@ struct Variables<'a> {
 }
 
 impl Variables<'_> {
-    /// The value of a variable; for one of [`SECRETS`] also the content of the file that `NAME_FILE` names.
+    /// The value of a variable, or for one of [`SECRETS`] the content of the file that `NAME_FILE` names.
     fn text(&self, name: &str) -> Result<Option<String>> {
         let value = self.value(name)?;
         if !SECRETS.contains(&name) {

@@ -28,7 +28,7 @@ pub(crate) struct BatchItem<'a> {
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
 /// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
-/// not wait, so each request grants all its locks or none, and passes over the wait queue.
+/// not wait, so each request grants all its locks or none, and ignores the wait queue.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -216,7 +216,7 @@ type Leaving = (LevelRelease, u32);
 /// A level's release, the number of levels left, until when to repeat the request, and the answer, if read.
 type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 
-/// Sends one request for all, or, if the store cannot, one for each. Returns a function that waits for them.
+/// Sends one request for all, or, if the store cannot, one for each. The returned function awaits answers.
 fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<'static, Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()

@@ -50,7 +50,7 @@ impl Engine {
         if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
             let now = self.clock.now();
-            // `hears` is set before `listen`: `LocalLock::watch` ends a subscription that no hold needs.
+            // `hears` is set before `listen`, or `LocalLock::watch` would end the subscription as unneeded.
             hold.with(|own| (own.recallable, own.hears) = (None, Some(Box::new(Hears::new(now)))));
             hold.local.listen(false, || recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(&hold.local, now);

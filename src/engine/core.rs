@@ -72,7 +72,7 @@ impl Announcer {
     }
 }
 
-/// What a client's callers and threads share. Its threads have no `Engine`, so that its drop can end them.
+/// What a client's callers and threads share. The threads have no `Engine`, so that its drop ends them.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Makes the watchdog run `Finder::round` at `moment`, for the client's entry and deadlocks. The caller
-    /// joins a local queue, or changes the entry's due time, before this call: so the round notices.
+    /// joins a local queue, or changes the entry's due time, before this call, so that the round notices it.
     pub(crate) fn find_by(&self, moment: Moment) {
         if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
             self.watchdog.run_by(moment);
@@ -193,7 +193,7 @@ impl Core {
             majority.ended_meanwhile(claim);
         }
         if !is_held {
-            // If the release has begun, the release's answer says whether the hold was lost, so not this one.
+            // If the release has begun, the release's answer says whether the hold was lost, not this one.
             return !hold.is_releasing() && self.lose_at(hold, LossReason::Gone, sent);
         }
         let in_time = if hold.with(|own| own.is_renewed()) {

@@ -156,7 +156,7 @@ impl Core {
 
     /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
     pub(crate) fn add_waiters(&self, key: &str, seen: &mut Inspection) {
-        // Waiters subscribe, except for token locks. (Spinning ones do not; they are left out here.)
+        // No subscriber: no waiter, but for token locks. (Spinning waiters do not subscribe, and are missed.)
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own has shown all waiters.
         let has_queues = || (self.store.capabilities.queues)(Kind::Mutex);

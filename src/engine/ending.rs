@@ -34,7 +34,7 @@ impl Engine {
     /// Ends the client when its last clone is dropped. A lock whose release fails is free when its lease
     /// ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
-        // The program already has the error of a failed `shutdown`, so that is not repeated.
+        // The program already has the error of a failed `shutdown`, so the drop does not repeat it.
         let has_failed = self.calls.is_closed() && self.left.lock().is_some();
         let outcome = if has_failed { Ok(()) } else { self.shutdown() };
         if has_failed || outcome.is_err() {
