@@ -443,7 +443,7 @@ impl LockClient {
         if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
 
-    /// Deletes a database's rows of locks that were free for longer than `age`; returns how many, elsewhere 0.
+    /// Deletes a database's rows of locks that were free for over `age`; returns how many, elsewhere 0.
     ///
     /// For programs that make up lock names and never use them again. A day is a good age: fencing tokens
     /// still only grow, unless the server's clock is set back by more than `age`.

@@ -28,7 +28,7 @@ pub(crate) struct BatchItem<'a> {
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
 /// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
-/// not wait, so each request grants all its locks or none, and ignores the wait queue.
+/// not wait, so each request grants all its locks or none, and takes locks that the wait queue reserves.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
