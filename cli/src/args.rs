@@ -135,8 +135,8 @@ pub(crate) enum Action {
     /// Lists the clients of leasehold that hold or wait for locks, as each client reports itself: host,
     /// process, program, threads.
     Clients,
-    /// Shows in a terminal, anew after each --interval, who holds and who waits, and since when. The key f
-    /// ends a hold after a confirmation. The first 10,000 locks are shown; all are counted.
+    /// Shows in a terminal, updated each second (see --interval), who holds and who waits, and since when.
+    /// The key f ends a hold after a confirmation. The first 10,000 locks are shown; all are counted.
     Top(TopArgs),
     /// Shows who holds a lock, and with --yes ends the hold, whoever has it.
     Force(ForceArgs),

@@ -59,8 +59,7 @@ impl Trail {
         // `minSessionTimeout` is two ticks, so a tick is at most half the time-out. The leader pings twice a
         // tick, so in each quarter of the time-out. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Between two answers the leader counts as running for 1/8 of the time-out at most: it may have
-        // paused.
+        // Between answers the leader counts as running for 1/8 of the time-out at most: it may have paused.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
