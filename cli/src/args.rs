@@ -126,7 +126,7 @@ pub(crate) enum Action {
     Release(ReleaseArgs),
     /// Shows locks: holders, waiters, permits, and the time that is left of each lease.
     ///
-    /// Exits with 65 if a name belongs to something other than a lock, whose content is not shown. With -q
+    /// Exits with 65 if a name belongs to something other than a lock, and does not show the content. With -q
     /// prints nothing, and exits with 0 if all locks are held, otherwise with 1.
     Show(ShowArgs),
     /// Lists the locks that are held, a page of the server's keys at a time, and the number of requests and
@@ -135,13 +135,13 @@ pub(crate) enum Action {
     /// Lists the clients of leasehold that hold or wait for locks, as each client reports itself: host,
     /// process, program, threads.
     Clients,
-    /// Shows in a terminal, updated each second, who holds and who waits, and since when. The key f ends a
-    /// hold after a confirmation. The first 10,000 locks are shown; all are counted.
+    /// Shows in a terminal, updated each second (see --interval), who holds and who waits, and since when.
+    /// The key f ends a hold after a confirmation. The first 10,000 locks are shown; all are counted.
     Top(TopArgs),
     /// Shows who holds a lock, and with --yes ends the hold, whoever has it.
     Force(ForceArgs),
-    /// Shows how many commands may run at a time under a name (`run --permits`), changes the number for all,
-    /// or removes it.
+    /// Shows how many commands can use a name at a time (`run --permits`), changes this number for all, or
+    /// removes the name.
     Permits(PermitsArgs),
     /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if
     /// there is a fault.
@@ -160,8 +160,8 @@ pub(crate) enum Action {
     /// request, on keys below --name that expire after 1s. Each server of a cluster, a Redlock or a ring is
     /// checked.
     Doctor(DoctorArgs),
-    /// Prints a line for each change of locks: acquired, released, expired, waiters. Polls each second, until
-    /// a signal ends it.
+    /// Prints a line for each change of locks: acquired, released, expired, waiters. Polls after each
+    /// --interval, until --for is over or a signal ends it.
     Watch(WatchArgs),
     /// Serves a page that shows who holds and who waits, and metrics for Prometheus. Changes nothing.
     ///
@@ -209,7 +209,7 @@ pub(crate) struct Want {
     /// Locks as one of many readers (see --write). On Redis and ZooKeeper.
     #[arg(help_heading = "Lock", short = 's', long, visible_alias = "shared", group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) read: bool,
-    /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
+    /// Locks as the only writer, without readers. Use a name always with -s or -x, or never.
     #[arg(help_heading = "Lock", short = 'x', long, group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) write: bool,
     /// With -s or -x: waiting writers go before all new readers, if every command on the name uses this
@@ -350,7 +350,7 @@ pub(crate) struct ShowArgs {
     /// The locks' names.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Treats a string as a token lock, whichever program wrote it, and shows the token, which may be a
+    /// Treats a Redis string as a token lock, whichever program wrote it, and shows the token, which may be a
     /// secret.
     #[arg(long)]
     pub(crate) token: bool,
@@ -373,7 +373,7 @@ pub(crate) struct ForceArgs {
     /// Ends the hold. Without this option the holder is only shown.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Treats a string as a token lock, whichever program wrote it.
+    /// Treats a Redis string as a token lock, whichever program wrote it.
     #[arg(long)]
     pub(crate) token: bool,
 }
@@ -458,7 +458,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Command")]
 pub(crate) struct Terms {
-    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
+    /// The command and its arguments: all words after `--`, or from the first non-option word after NAME.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     #[arg(help_heading = None)]
     pub(crate) command: Vec<OsString>,
@@ -583,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claps_debug_assertions_accept_all_argument_definitions() {
+    fn clap_accepts_all_argument_definitions() {
         help::command().debug_assert();
     }
 
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn on_lost_accepts_kill_signal_and_ignore() {
+    fn on_lost_accepts_kill_ignore_and_signal_names() {
         assert_eq!(on_lost("kill"), Ok(OnLost::Kill));
         assert_eq!(on_lost("signal:HUP"), Ok(OnLost::Signal(1)));
         assert_eq!(on_lost("signal:sigusr1"), Ok(OnLost::Signal(10)));

@@ -1,7 +1,8 @@
 //! The mutexes, atomics, channels and threads that all other modules use.
 //!
 //! With `--cfg leasehold_shuttle` (`./check model`) they come from `model`, and shuttle runs the code under
-//! thousands of schedules. Process-wide counters and channels for losses stay real: no model waits for them.
+//! thousands of schedules. Process-wide counters, and the channels that report lost holds, stay real, because
+//! no thread of a model waits for them.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `sync` on shuttle, which may switch threads at every use.
+//! `sync` on shuttle, which may switch threads at every use of these types.
 //!
 //! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the
 //! waits whose limit has passed.

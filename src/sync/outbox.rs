@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writing_thread_also_writes_later_threads_bytes() {
+    fn the_writing_thread_also_writes_bytes_added_meanwhile() {
         let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
         let state = state(&socket, b"a");
         let shared = Arc::clone(&state);

@@ -1,4 +1,4 @@
-//! A thread's signal, and what sets it.
+//! A signal that wakes one thread.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Whether sockets are ready, by the one rustix call that both Unix and Windows have.
+//! Whether sockets are ready, by rustix's `poll`, which both Unix and Windows have.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ pub(crate) fn for_bytes(socket: &impl AsFd) -> PollFd<'_> {
     PollFd::new(socket, PollFlags::IN)
 }
 
-/// Waits up to `limit` until a socket is ready. The next read or write reports any error.
+/// Waits up to `limit` until a socket is ready. `true` after an error too: the next read or write reports it.
 pub(crate) fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
-    // Winsock counts milliseconds in 31 bits, so a limit above 24 days would overflow.
+    // One day, because Winsock counts milliseconds in 31 bits: a limit above 24 days would overflow.
     const LONGEST: Duration = Duration::from_secs(24 * 3600);
     let limit = Timespec::try_from(limit.min(LONGEST)).ok();
     !matches!(poll(sockets, limit.as_ref()), Ok(0))

@@ -1,4 +1,4 @@
-//! Generated input for the tests of parsers, mostly nearly valid; a parser may allocate only so much for it.
+//! Generated input for the tests of parsers, mostly nearly valid, and a limit for what a parser may allocate.
 //!
 //! `./check fuzz` builds these tests with `--cfg leasehold_fuzz` and runs them one at a time, since
 //! allocations are counted for the process. `LEASEHOLD_CASES` sets the number of inputs.
@@ -17,7 +17,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const CASES: u32 = 20_000;
 
-/// Most bytes that a parser may allocate, freed ones included, for an input of `bytes` bytes. An empty
+/// How many bytes a parser may allocate at most, freed ones included, for an input of `bytes` bytes. An empty
 /// cluster's map of slots alone takes 256 KiB.
 fn allowed(bytes: usize) -> usize {
     1024 * 1024 + 256 * bytes

@@ -1,5 +1,5 @@
-//! The memory store with scripted answers: a test queues what the next questions get, or what happens before
-//! they get the memory store's own answer.
+//! The memory store with scripted answers: a test queues answers to the next requests (here *questions*), or
+//! hooks that run before the memory store answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ pub(crate) struct Scripted {
     pub(crate) attempts: Asked<Attempt>,
     pub(crate) releases: Asked<Release>,
     pub(crate) renewals: Asked<bool>,
-    /// A clean-up without a script gets the answer of a release.
+    /// With a memory, a clean-up without a script uses the next script of `releases`, if there is one.
     pub(crate) cleanups: Asked<Release>,
     pub(crate) checks: Asked<CachedCheck>,
     pub(crate) counts: Asked<Option<i64>>,
@@ -171,10 +171,9 @@ pub(crate) struct Scripted {
     pub(crate) handoffs: Asked<Handoff>,
     /// The scripts for waiters that begin to listen.
     pub(crate) listens: Asked<()>,
-    /// The channel of all releases. `None`: the store sends no messages, and a waiter sleeps for an hour.
+    /// The channel of all releases. `None`: the store sends no messages, so a waiter polls after an hour.
     pub(crate) channel: Option<Arc<Channel>>,
     pub(crate) closed: AtomicBool,
-    /// How often the watchdog read late answers.
     pub(crate) polls: AtomicUsize,
     pub(crate) outlasts_leases: bool,
     pub(crate) keeps_no_names: bool,
@@ -183,13 +182,13 @@ pub(crate) struct Scripted {
     /// If this stands for several servers: the holds that ended while they were renewed.
     pub(crate) ended_meanwhile: Mutex<Vec<Owner>>,
     pub(crate) has_directory: bool,
-    /// The client's entries in the directory, and whether the watchdog awaited the answer.
+    /// The text of each entry that the client wrote to the directory, and whether the write was awaited.
     pub(crate) entries: Mutex<Vec<(String, bool)>>,
     pub(crate) has_sessions: bool,
     /// The session with which all holds end.
     pub(crate) session: Option<Arc<dyn Bound>>,
     pub(crate) attached: Mutex<Option<ServiceWaker>>,
-    /// Until this moment, renewals get no answer before their deadline.
+    /// If set, a renewal hangs until this moment or its deadline, and then has an unknown outcome.
     pub(crate) silent_until: Mutex<Option<Moment>>,
     /// The mark under which this store grants requests as a node of a ring.
     pub(crate) mark: Mutex<String>,

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_zookeeper_urls_are_refused_without_repeating_them() {
+    fn errors_about_bad_zookeeper_urls_do_not_show_their_login() {
         for url in [
             "zk://",
             "zk://u:S3CR3T@",

@@ -15,7 +15,7 @@ use crate::time::{Clock, Moment};
 
 const PAGE: usize = 250;
 
-/// ZooKeeper does not report an entry's age, so each entry is shown as new.
+/// An entry's age is its lease less this time. ZooKeeper reports no age, so each entry is shown as new.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl ZooKeeperStore {

@@ -16,7 +16,7 @@ const CLOSE: i32 = -11;
 pub(super) enum Reply {
     /// Success, with these bytes after the header.
     Done(Vec<u8>),
-    /// An event that the node of this path has changed, then success with these bytes.
+    /// An event that the children of the node at this path have changed, then success with these bytes.
     DoneAfterEvent(&'static str, Vec<u8>),
     Code(i32),
     HangsUp,

@@ -303,7 +303,7 @@ mod fuzz {
     ];
 
     #[test]
-    fn any_message_of_the_server_is_read_or_refused() {
+    fn no_server_message_makes_the_reader_panic() {
         each(nearly(SEEDS), Vec::len, |bytes| {
             drop(Header::read(bytes));
             drop(Welcome::read(bytes));

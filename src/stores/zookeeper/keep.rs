@@ -1,4 +1,4 @@
-//! The thread that keeps a session alive, deletes nodes after their leases, and leaves silent servers.
+//! The thread that keeps a session alive. It also deletes nodes whose leases ended, and drops silent servers.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // Reconnects, because a new connection is the only sign of life that the leader notices at once.
+            // After the window's end only a reconnect is a sign of life that the leader notices at once.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }
@@ -102,11 +102,11 @@ mod tests {
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
-    /// The session time-out: so long that the thread sends nothing by itself.
+    /// The session time-out. The thread's first sign of life comes after a sixteenth of it, so in no test.
     const SESSION: Duration = Duration::from_secs(3_600);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Otherwise the session would expire with its holds, although other servers could keep it alive.
+    /// If the client kept waiting for a silent server, the session would expire, with its holds.
     #[test]
     fn silence_for_a_quarter_session_timeout_makes_the_client_switch_servers() {
         let server = Server::start(SESSION, |_| Reply::Never);

@@ -1,9 +1,9 @@
 //! A session on the servers, and until when a hold can count on it.
 //!
 //! The leader ends a session without a sign of life for the session's time-out. Connecting is a sign of life.
-//! A request is not one at once, even if the leader answers it: the client's server notes which sessions sent
-//! requests, and reports them to the leader when the leader pings it, twice a tick. [`Trail`] derives from a
-//! connection's answers which requests have certainly been reported.
+//! An answered request may not be one yet: the client's server notes which sessions sent requests, and
+//! reports them to the leader when the leader pings it, twice a tick. [`Trail`] derives from a connection's
+//! answers which requests have certainly been reported.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,10 +56,10 @@ struct LifeStep {
 
 impl Trail {
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is at most half the time-out (`minSessionTimeout`), and the leader pings twice a tick, so at
-        // least every quarter of the time-out. The added 1/32 allows for late pings.
+        // `minSessionTimeout` is two ticks, so a tick is at most half the time-out. The leader pings twice a
+        // tick, so in each quarter of the time-out. The added 1/32 allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Between two answers at most 1/8 of the time-out counts: the leader may have stood still longer.
+        // Between answers the leader counts as running for 1/8 of the time-out at most: it may have paused.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
@@ -132,7 +132,7 @@ impl Life {
     }
 }
 
-/// Closes a window that has ended, and begins the next. Returns whether it was closed.
+/// If the window has ended, closes it, begins the next, and returns `true`.
 fn close_if_over(current: &mut Arc<Window>, now: Moment) -> bool {
     let is_over = current.until.load(Ordering::Acquire) != 0 && current.until() <= now;
     if is_over {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_sent_before_a_ping_is_proven_prolong_no_window() {
+    fn requests_sent_before_the_ping_is_proven_do_not_count() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
         // These requests too were sent at 12 s, before the answer that proves the ping, so they add nothing.

@@ -1,4 +1,4 @@
-//! One connection, which is made by a deadline and read frame by frame.
+//! One connection: connects within a deadline, and reads frame by frame.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -99,7 +99,7 @@ fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
 }
 
 /// The next reply. A reply that is too long is reduced to its header and an error code, so that a long list
-/// does not end the connection and its holds.
+/// does not end the connection.
 pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
     if length <= LONGEST_FRAME {
@@ -146,7 +146,7 @@ mod tests {
     use crate::config::ServerOptions;
     use crate::sync::thread;
 
-    /// A server whose greeting never ends: one byte every 20 ms.
+    /// A server that sends a byte every 20 ms, first the length of a frame of 256 bytes.
     fn dripping() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -56,8 +56,8 @@ pub(crate) struct ZooKeeperStore {
     command_timeout: Duration,
 }
 
-/// The time between two polls of a waiter. Waiters wake when the node before theirs ends, and when the
-/// connection breaks, so polls matter only if an operator deleted a node.
+/// The shortest and the longest time between two polls. Waiters wake when the node before theirs ends, and
+/// when the connection breaks, so polls matter only to a waiter whose own node an operator deleted.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
@@ -85,7 +85,7 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // This login may not read the node, so it stores no format. The first lock reports the error.
+            // If the server refuses the read, stores no format. The first lock reports the refusal.
             Err(NoReply::Code(_)) => Ok(true),
             Err(NoReply::Failed(failure)) => Err(failure),
         };

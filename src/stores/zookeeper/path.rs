@@ -43,8 +43,8 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of clients' entries. No lock has this path: two hexadecimal digits follow each `%` that encodes
-/// a character of a name, and [`of_lock`] refuses names that are this path.
+/// The folder of clients' entries. No lock has this path: `%cl` is no encoded character, and [`of_lock`]
+/// refuses names that are this path.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/{CLIENTS}")
 }
@@ -140,8 +140,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server has run out of numbers. Servers then repeat the last number, so that two nodes are
-    /// first, or overflow, so that the newest node is first (ZooKeeper's `DataTree`).
+    /// Whether the server has run out of numbers. Servers then repeat the last number, so that two nodes hold
+    /// the lock, or overflow, so that the newest node holds it (ZooKeeper's `DataTree`).
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_paths_are_refused() {
+    fn invalid_zookeeper_paths_are_refused_as_lock_names() {
         for path in
             ["/", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0", "/🔒", "/zookeeper", "/zookeeper/quota"]
         {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_may_also_read_under_its_own_number() {
+    fn a_writer_that_also_reads_uses_one_number_for_both() {
         let line = line(&["a__READ__0000000007", "a__WRIT__0000000007", "b__READ__0000000008"]);
         assert_eq!(line.holders(Family::Write).count(), 1);
         assert_eq!(

@@ -75,8 +75,8 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// The node that the owner has, and whether there may be another. `None` if the owner never asked for a
-    /// node. A node that ended with its session does not count.
+    /// The node that the owner has, and whether there may be another. `None` if nothing is known of the
+    /// owner. A node that ended with its session does not count.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
         let mut entries = self.entries.lock();
         let place = entries.get_mut(key)?;
@@ -148,8 +148,8 @@ impl NodePlaces {
         self.recalls.notify_all();
     }
 
-    /// The nodes to delete now, because their leases have ended, or the time in which their holds could count
-    /// on the session; and when the next lease ends.
+    /// The nodes to delete now, because their leases or their windows ([`Window`]) have ended; and when the
+    /// next lease ends.
     pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();

@@ -1,4 +1,4 @@
-//! The requests that acquire, prolong and release a node, and the meaning of their replies.
+//! The requests that create, check and delete a claim's node, and the meaning of their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,8 +157,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Creates the lock's folder and its parents as containers, as Curator does: servers delete a container
-    /// some time after its last child.
+    /// Creates a folder and its parents as containers, as Curator does: servers delete a container some time
+    /// after its last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {

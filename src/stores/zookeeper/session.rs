@@ -2,8 +2,8 @@
 //!
 //! One thread connects and reads. Any thread writes, one at a time, and never while it holds the mutex.
 //! Replies come in the order of the requests. When a connection ends, requests without a reply fail *before*
-//! the next connection is made, so that a caller whose outcome is unknown becomes a new owner before it asks
-//! again. A second thread, in `keep`, keeps the session alive.
+//! the next connection is made: a caller whose outcome is unknown asks again as a new owner, whom the old
+//! request cannot affect. A second thread, in `keep`, keeps the session alive.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// How long [`Session::close`] waits for the threads, one of which may be connecting.
+/// How long [`Session::close`] waits for the reply, and then for the threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Notifies `topic` of the node's events. Callers request the watch afterwards, so no event is missed.
+    /// Notifies `topic` of the node's next event. Callers set the watch afterwards, so they do not miss it.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -285,7 +285,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // In a round over all servers, a server's answer outweighs connection errors.
+                    // `trouble` prefers a server's answer to a connection error of the same round.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -426,7 +426,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Adds a request, which the next [`flush`](Session::flush) sends. The reading thread notices errors.
+    /// Adds a request, which the next [`flush`](Session::flush) sends. Without a connection, refuses it.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));

@@ -1,4 +1,4 @@
-//! Tests of unanswered requests, with a simulated server.
+//! Tests of unanswered requests, of used-up numbers, and of recalls, with a simulated server.
 
 use super::*;
 use crate::ident::ClientId;
@@ -105,7 +105,6 @@ fn a_second_clean_up_deletes_a_node_created_late() {
     assert!(nodes.lock().names.is_empty());
 }
 
-/// A thread that waits again repeats its attempt under the same owner number.
 #[test]
 fn an_attempt_repeated_after_no_answer_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();

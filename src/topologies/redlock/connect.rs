@@ -107,7 +107,7 @@ impl Redlock {
     }
 }
 
-/// Whether the error shows that the server can never be part of this Redlock, so connecting fails at once.
+/// Whether the server can never be part of this Redlock: then connecting fails even with a majority.
 fn excludes_server(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
@@ -140,7 +140,7 @@ impl NodeMonitor {
     }
 
     /// Takes the server into use if `opened` is a connection, else notes the error. Refuses a server that
-    /// another node has reached under another address; after the first connects, `join_all` checks this.
+    /// another node has reached under another address; during `Redlock::connect`, `join_all` does that.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

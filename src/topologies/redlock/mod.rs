@@ -52,7 +52,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // A tenth of a very short lease would be too short: healthy nodes would count as silent.
+        // At least 10 ms: healthy nodes may need more than a tenth of a short lease, and would seem silent.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(SHORTEST_NODE_TIMEOUT));
         deadline.min(Clock::System.after(timeout))
     }

@@ -48,7 +48,7 @@ pub(super) struct NodeMonitor {
     /// New holds must not use owner numbers below this: late requests under them may arrive.
     pub(super) unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Set after a server has returned or restored a hold: the client then renews all holds early.
+    /// Set after a server came back, or granted a restore: the client then renews all holds early.
     pub(super) renew_early: AtomicBool,
     /// The outcome of each server's first connect. `None` once `Redlock::connect` has read all outcomes.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
@@ -185,7 +185,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
-        // The numbers are spent first: a caller that learns the outcome may ask for its next number at once.
+        // Comes first, because a caller that learns the outcome may ask for its next owner number at once.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();

@@ -3,8 +3,8 @@
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
 //! it. Decision 0038 proves that no second majority can arise. At two times a server *does not count* for a
 //! hold, which means that its answer "held" is read as "not held":
-//! - from the renewal that found the hold missing there, until a renewal that began after the restore is
-//!   confirmed by a majority without this server;
+//! - from the renewal that found the hold missing there, until a majority without this server confirms a
+//!   renewal that began after the restore;
 //! - while a clean-up of the hold's owner is under way there.
 
 use std::collections::HashMap;

@@ -83,7 +83,7 @@ fn a_release_confirmed_by_a_minority_has_an_unknown_outcome() {
 }
 
 #[test]
-fn an_unconfirmed_release_is_repeated() {
+fn servers_that_did_not_confirm_a_release_are_cleaned_up() {
     let (redlock, [_, _, third]) = redlock();
     let unanswered = claim(LONG);
     third.releases.say(in_doubt);
@@ -133,7 +133,7 @@ fn an_answer_after_the_lease_grants_nothing() {
 }
 
 #[test]
-fn a_reentry_without_a_majority_is_a_loss() {
+fn a_reentry_that_a_majority_denies_is_a_loss() {
     let (redlock, [first, second, _]) = redlock();
     for server in [&first, &second] {
         server.attempts.say(|| Ok(Attempt::Lost));
@@ -157,7 +157,7 @@ fn a_split_vote_is_undone_and_followed_by_a_pause() {
 }
 
 #[test]
-fn a_split_votes_grant_is_undone_even_if_its_release_fails() {
+fn a_split_vote_is_undone_even_if_the_release_fails() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
@@ -394,7 +394,7 @@ fn force_unlock_asks_all_servers_at_the_same_time() {
 }
 
 #[test]
-fn a_hold_is_restored_once_its_clean_up_is_finished() {
+fn a_hold_is_restored_after_its_clean_up_has_finished() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say(freed);

@@ -24,7 +24,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// The number of votes against that makes a majority impossible.
+    /// The number of negative answers that makes a majority impossible.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }

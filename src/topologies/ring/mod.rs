@@ -189,8 +189,8 @@ impl RingStore {
         under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
     }
 
-    /// Sends each node its claims, to all nodes at the same time. Waits only a seventh of the shortest lease
-    /// for a slow node, so that the next renewals of the other nodes come in time.
+    /// Sends each node its claims, to all nodes at the same time. Waits for a slow node only a seventh of the
+    /// shortest lease: renewals are due after each third of a lease, so the next ones are in time.
     fn by_node<T: Send + 'static>(
         &self,
         claims: &[Claim],

@@ -282,8 +282,8 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // A ring with the stored ring's nodes only drops earlier lists, whose holds have ended. Other rings
-        // must name as earlier every list whose nodes may have holds.
+        // If the stored ring has the same nodes, this ring only drops earlier lists, whose holds have ended.
+        // Otherwise this ring must name as earlier every list whose nodes may have holds.
         let is_same = stored.ring == self.ring;
         let asks_all = self.before.contains(&stored.ring)
             && stored.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn two_different_rings_with_one_epoch_are_refused() {
+    fn another_ring_with_the_same_epoch_is_refused() {
         let (one, two) = (Ring::new(TWO), Ring::new(THREE).epoch(2).moving_from(TWO));
         let error = refusal(&one, &two);
         assert_eq!(error.kind(), ErrorKind::StaleRing);

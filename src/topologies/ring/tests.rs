@@ -8,7 +8,7 @@ use crate::seam::Failure;
 use crate::tests::scripted::Scripted;
 use crate::tests::{Attempted, Open, Said, soon};
 
-/// A hanging node's answer takes this long, which is longer than any wait in these tests.
+/// A hanging node answers only after this time, so a test that waits for it takes as long, and fails.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,7 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
 /// A claim names the node that will renew and release its hold. If another node granted the claim, nobody
 /// would release that grant, which would block others for a lease.
 #[test]
-fn a_moved_names_request_to_its_old_node_is_refused() {
+fn a_moved_name_is_refused_at_its_old_node() {
     let (ring, nodes) = ring_of_two();
     let claims: Vec<Claim> = (0..100).map(|name| claim(&format!("name-{name}"), 0, LONG)).collect();
     let claims: Vec<Claim> =

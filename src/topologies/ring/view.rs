@@ -1,6 +1,6 @@
 //! A client's view of the ring: its nodes, each name's home node, and the mark (version) for each node.
 //!
-//! One thread for each node sends batches and marks, so a node that hangs delays no other.
+//! Batches, and the survey of marks, use one thread for each node, so a node that hangs delays no other.
 
 use std::sync::Arc;
 use std::time::Duration;
