@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
         /// When to ask again without a message; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether this client is first, and so also listens for releases: those by Redisson notify no queue.
+        /// Whether this client is first, and so also listens for releases: Redisson's notify no queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -87,7 +87,8 @@ pub(crate) fn named_each<T>(
 
 /// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the request's deadline. After it, still reads an answer that came in time.
+    /// Waits for the answer until the request's deadline. A call after the deadline returns an answer that
+    /// has already arrived.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 

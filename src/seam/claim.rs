@@ -176,7 +176,7 @@ pub(crate) struct HoldNote {
 
 /// Something besides the lease that ends a hold, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// When the hold ends. Each answer of the server moves this moment forward, until it has passed.
+    /// When the hold ends. Answers of the server move this moment forward, but never once it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

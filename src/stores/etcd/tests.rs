@@ -161,7 +161,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
 
 /// A key may end just before it is found to be the first. Another owner may then have the lock.
 #[test]
-fn an_expired_waiter_rejoins_the_queue_at_its_end() {
+fn a_waiter_whose_key_ended_rejoins_at_the_end_of_the_queue() {
     let (member, store) = start();
     let (claim, other) = (claim(LEASE, true), claim(LEASE, true));
     let in_front = key_of(&other, 3, STRANGE);
@@ -209,9 +209,9 @@ fn an_etcd_grant_whose_lease_renewal_fails_has_an_unknown_outcome() {
     store.attempt(&waits, 1, soon()).refused();
 }
 
-/// Otherwise each attempt for a busy lock would leave a lease on the server.
+/// Otherwise each attempt for a busy lock would add a lease on the server.
 #[test]
-fn an_unsuccessful_attempt_leaves_no_lease() {
+fn an_unsuccessful_attempt_keeps_or_revokes_its_etcd_lease() {
     let (member, store) = start();
     for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
         member.lock().transactions.push_back(done(false, 5, &[found(&[])]));
@@ -221,7 +221,7 @@ fn an_unsuccessful_attempt_leaves_no_lease() {
 }
 
 #[test]
-fn an_ended_holds_lease_is_reused_or_revoked() {
+fn the_etcd_lease_of_an_ended_hold_is_reused_or_revoked() {
     let (member, store) = start();
     let short = claim(Duration::from_secs(30), false);
     for _ in 0..2 {
