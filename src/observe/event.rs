@@ -91,7 +91,7 @@ pub enum Event<'a> {
         /// How late the request was for its most overdue hold: zero while renewals are in time.
         lag: Duration,
     },
-    /// A request to acquire, release or renew has ended. Other requests are not reported.
+    /// A request to acquire, release or renew holds has ended. Other requests are not reported.
     #[non_exhaustive]
     Request {
         /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this

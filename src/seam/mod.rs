@@ -45,7 +45,7 @@ use crate::time::Moment;
 /// How long a store recognizes repeated requests. Clients stop repeating after about half of this time.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// How long an attempt keeps a waiter's place for a fair lock or condition; the waiter repeats it within 1.2 s.
+/// How long an attempt keeps a waiter's place for a fair lock or condition. Waiters repeat it within 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
@@ -99,7 +99,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// the lock. One answer per claim, in order. The failure of one claim does not affect the others.
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
-    /// Makes each owner hold nothing, and removes it from queues. This undoes attempts, and completes releases,
+    /// Makes each owner hold nothing, and removes it from queues. This undoes attempts and completes releases
     /// of unknown outcome, unless the earlier request arrives after this one. One answer per claim, in order.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 

@@ -194,8 +194,8 @@ impl EtcdStore {
     }
 
     /// Sets the hold count to `count`, if given. If `prolongs`, makes the hold last for the claim's lease
-    /// from now on. Returns the hold's fencing token; `None` if there is no hold. The token is the revision of
-    /// the key's creation; the revision of this change could exceed the tokens of later holders.
+    /// from now on. Returns the hold's fencing token; `None` if there is no hold. The token is the revision
+    /// of the key's creation; the revision of this change could exceed the tokens of later holders.
     pub(super) fn change(
         &self,
         wire: &Transport,
