@@ -114,10 +114,10 @@ pub enum Event<'a> {
         owner: Owner,
         /// The error of the renewal.
         error: &'a Error,
-        /// How long the hold is still certain.
+        /// How long the hold still counts as held.
         remaining: Duration,
     },
-    /// A lock was fully released.
+    /// A lock was released, with all its re-entries.
     #[non_exhaustive]
     Released {
         /// The lock.

@@ -12,7 +12,7 @@ pub(crate) enum Attempt {
     /// The owner holds the lock with the wanted count, for at least the claim's lease from the request on.
     Granted {
         fence: Option<FencingToken>,
-        /// The number of clients in the queue, this one included; zero: this one was not in it, or unknown.
+        /// The number of clients in the queue, with this client; zero if it was not queued, or if unknown.
         queued: u32,
     },
     Busy {
@@ -46,7 +46,7 @@ pub(crate) enum Release {
     StillHeld,
     /// The owner did not hold the lock; nothing changed.
     NotHeld {
-        /// The holder, if known; `None`: the lock is free.
+        /// The holder; `None` if the lock is free, or the holder unknown.
         holder: Option<String>,
     },
 }

@@ -89,7 +89,7 @@ impl Capabilities {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableInUse {
     pub(crate) name: String,
-    /// Tables of the same name, in which other users of the database may keep locks.
+    /// Tables of this name in other schemas or letter case; clients that use them do not exclude this client.
     pub(crate) others: Vec<String>,
 }
 

@@ -158,7 +158,7 @@ pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
 pub(crate) enum ListensFor {
     /// A message for each release of the lock. A store without a queue sends no others.
     Releases,
-    /// The message that this client is next in the queue. A waiter's value until the first answer.
+    /// The message that this client is next in the queue. A waiter assumes this until the first answer.
     #[default]
     OwnTurn,
     /// Both of the above, because the holder's release perhaps does not notify the queue.

@@ -239,7 +239,7 @@ impl TokenRegister {
                 return Err(refused("the file at the register's path is no register of this file's owner"));
             }
             file.lock()?; // closing the file unlocks it
-            // If another file replaced the opened register meanwhile, this lock excludes nobody: try again.
+            // Starts again if another file replaced the register meanwhile: this lock then excludes nobody.
             if system::is_at(&file, &path) {
                 return Ok(TokenRegister { file, path, is_new });
             }
@@ -284,7 +284,7 @@ struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Creates a file in the folder of `path`, with the mode and owner of `old`.
+    /// Creates a file in the folder of `path`, with the mode and owner of `old`, if given.
     fn instead_of(old: Option<&Metadata>, path: &Path) -> io::Result<TemporaryFile> {
         // The name is unpredictable, so that no one can create the file first.
         let path = path.with_file_name(format!(".leasehold-{}", Uuid::new_v4().simple()));

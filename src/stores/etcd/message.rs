@@ -274,7 +274,7 @@ impl Done {
     }
 }
 
-/// A number field. The gateway writes numbers as text, and omits zeros.
+/// A number field; `None` can mean zero. The gateway writes numbers as text, and omits zeros.
 pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     let value = of.get(field)?;
     value.as_i64().or_else(|| value.as_str()?.parse().ok())

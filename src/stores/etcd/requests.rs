@@ -90,7 +90,7 @@ impl EtcdStore {
                 }
                 Stands::Nowhere { busy: false } => {}
             }
-            // The key is gone, so a waiter joins the queue again, at its end.
+            // The key is gone, so the next try puts a key again, at the end of the queue.
             self.watch.leave(&key, false);
         }
         let words = "the key disappeared again and again during the request";

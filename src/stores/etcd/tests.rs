@@ -203,7 +203,7 @@ fn an_etcd_grant_whose_lease_renewal_fails_has_an_unknown_outcome() {
     let tries = claim(LEASE, false);
     member.lock().transactions.push_back(put_alone(5));
     store.attempt(&tries, 1, soon()).unknown();
-    // For a waiter "refused" is right: the wait continues, or its end deletes the key.
+    // For a waiter "refused" is right: the wait continues, or the end of the wait deletes the key.
     let waits = claim(LEASE, true);
     member.lock().transactions.push_back(joined(6, &[]));
     store.attempt(&waits, 1, soon()).refused();

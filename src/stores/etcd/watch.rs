@@ -272,7 +272,7 @@ impl WakeupProtocol for EtcdWatch {
             let read = hub.open().and_then(|opened| opened.map_or(Ok(()), |opened| hub.read(opened)));
             let mut state = hub.state.lock();
             (state.own.connection, state.own.scope, state.own.is_up) = (None, None, false);
-            // A changed count means that this client closed the connection itself, to watch more keys.
+            // If the count changed, this client closed the connection itself, so its end is no failure.
             if state.own.reopened == before {
                 read.map_err(|error| error.during("watch"))?;
             }
