@@ -23,7 +23,7 @@ use crate::sync::Mutex;
 pub struct Stats {
     /// Current holds, those at risk included.
     pub holds: u64,
-    /// Holds whose last renewal failed, or that have less than half of their lease left.
+    /// Holds that the client renews, but whose last renewal failed, or whose lease is more than half over.
     pub holds_at_risk: u64,
     /// Lost holds that their threads have not released yet.
     pub holds_lost: u64,

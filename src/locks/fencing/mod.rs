@@ -1,8 +1,8 @@
 //! Fenced writes: the resource refuses a writer whose token is older than one it has seen.
 //!
-//! A holder that was stopped for longer than its lease may write after the lock was lost. No lease prevents
-//! that, but the resource can: it stores the highest token beside the data and compares. This module does so
-//! for Redis keys, SQL rows and files. All writers of a resource must use it, with tokens of one lock.
+//! A holder that was stopped for longer than its lease can still write after the lock is lost. No lease can
+//! prevent that, but the resource can: it stores the highest token beside the data and compares. This module
+//! does so for Redis keys, SQL rows and files. All writers of a resource must use it, with tokens of one lock.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -184,7 +184,7 @@ fn old(path: &Path) -> io::Result<Option<Metadata>> {
         Some(old) if !old.is_file() => {
             Err(refused("the path names a link or something else that is no file"))
         }
-        // Not on Unix, where the folder's permissions decide whether a file can be replaced.
+        // Only on Windows: on Unix the folder's permissions decide whether a file can be replaced.
         Some(old) if cfg!(windows) && old.permissions().readonly() => Err(refused("the file is read-only")),
         _ => Ok(()),
     }?;

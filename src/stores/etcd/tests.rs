@@ -102,7 +102,6 @@ fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
     }
 }
 
-/// Path and body of the next request; `None` after the connection has ended.
 fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
     let mut head = Vec::new();
     loop {

@@ -45,7 +45,6 @@ impl CountedKind {
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
-    /// How `inspect` shows this kind; `None` if it does not.
     pub(super) fn shown_as(self) -> Option<ObjectKind> {
         match self {
             CountedKind::Permits => Some(ObjectKind::ExpirableSemaphore),
