@@ -2,7 +2,7 @@
 //!
 //! A holder that was stopped for longer than its lease can still write after the lock is lost. No lease can
 //! prevent that, but the resource can: it stores the highest token beside the data and compares. This module
-//! does so for Redis keys, SQL rows and files. All writers of a resource must use it, with tokens of one lock.
+//! does so for Redis keys, SQL rows and files. All writers of a resource must use it with tokens of one lock.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
