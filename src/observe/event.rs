@@ -63,8 +63,8 @@ pub enum Event<'a> {
         owner: Owner,
         /// Whether a thread of this client released the lock.
         is_local: bool,
-        /// The time to the grant, from the release request of this client's thread, or from the arrival of
-        /// another process's message.
+        /// How long the grant took after the release request of this client's thread (`is_local`), or after
+        /// the arrival of the other client's message.
         took: Duration,
     },
     /// A call ended without the lock.
@@ -81,7 +81,7 @@ pub enum Event<'a> {
         /// Why the call gave up.
         reason: GaveUpReason<'a>,
     },
-    /// The store confirmed renewals: one event for a request, with up to some hundred holds.
+    /// The store confirmed a renewal request, which renews up to some hundred holds.
     #[non_exhaustive]
     Renewed {
         /// The number of renewed holds.
@@ -91,7 +91,7 @@ pub enum Event<'a> {
         /// How late the request was for its most overdue hold: zero while renewals are in time.
         lag: Duration,
     },
-    /// A request that changes something in the store has ended.
+    /// A request to acquire, release or renew holds has ended. Other requests are not reported.
     #[non_exhaustive]
     Request {
         /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this
@@ -114,10 +114,10 @@ pub enum Event<'a> {
         owner: Owner,
         /// The error of the renewal.
         error: &'a Error,
-        /// How long the hold is still certain.
+        /// How long the hold still counts as held.
         remaining: Duration,
     },
-    /// A lock was fully released.
+    /// A lock was released, with all its re-entries.
     #[non_exhaustive]
     Released {
         /// The lock.
@@ -134,7 +134,7 @@ pub enum Event<'a> {
     /// the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
-        /// The lock; perhaps empty if a client that ended released several locks at once.
+        /// The lock; possibly empty if a dropped client released several locks in one request.
         name: &'a str,
         /// The error of the release.
         error: &'a Error,

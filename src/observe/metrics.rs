@@ -102,8 +102,8 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest overdue time in the last four samples' periods. One sample's period would not do: a second
-/// scraper, or a scrape after several samples, would miss a delay.
+/// The longest overdue time in each of the last four intervals between samples. A sample reports the longest
+/// of all four, so that a second scraper sees a delay too.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 
@@ -182,7 +182,7 @@ impl Metrics {
             |name: &'static str, label: Option<(&'static str, &'static str)>, now: u64, before: u64| {
                 counter!(name, self.labels(label.as_slice(), None)).increment(now.saturating_sub(before));
             };
-        // Each counter exists from the first sample on: a rate needs a number from before the first loss.
+        // Adding zero creates a counter too, so that its rate includes the first event.
         count(LOST, Some(("reason", "expired")), stats.lost_expired, last.lost_expired);
         count(LOST, Some(("reason", "gone")), stats.lost_gone, last.lost_gone);
         count(LOST, Some(("reason", "shut_down")), stats.lost_shut_down, last.lost_shut_down);

@@ -52,8 +52,8 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. In a full queue a new event is not added, but
-/// removes the last one if that is its opposite.
+/// From this many queued `WakeupsDown` and `WakeupsUp` on, a new event is not added but removes the last one,
+/// if that is its opposite.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -98,15 +98,15 @@ impl Reporter {
         }
     }
 
-    /// Whether this thread runs an observer or a callback of this client in the middle of a call, or while
-    /// answers are read. The observer may run at any step of the call, so it must not call the client.
+    /// Whether this thread runs an observer or a callback inside this client's own code. That code may be at
+    /// any step, so the observer must not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
-        // Without thread-local storage the thread is ending, so no observer runs on it.
+        // A thread without thread-local storage is ending; `run_here` cannot note observers on it.
         RUNS_HERE.try_with(|running| running.borrow().contains(&here)).unwrap_or(false)
     }
 
-    /// Runs the program's code in the middle of a call.
+    /// Runs the program's code on this thread, for which `is_telling_here` is true meanwhile.
     fn run_here(&self, job: impl FnOnce()) {
         let here = std::ptr::from_ref(self).addr();
         let is_noted = RUNS_HERE.try_with(|running| running.borrow_mut().push(here)).is_ok();
@@ -144,7 +144,7 @@ impl Reporter {
         drop(self.request_report(op, sent, clock, error));
     }
 
-    /// As [`report_request`](Self::report_request), on the callback thread.
+    /// As [`report_request`](Self::report_request), but by [`observe_news`](Self::observe_news).
     pub(crate) fn observe_request(
         &self,
         op: &'static str,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn subscription_reports_behind_a_blocked_callback_are_bounded() {
+    fn queued_subscription_reports_are_bounded() {
         let down = || Some(Error::new(ErrorKind::Unreachable, "subscribe", "no answer"));
         for ends_down in [false, true] {
             let (sender, reported) = unbounded();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_blocked_callback_events_are_dropped_but_no_losses() {
+    fn no_loss_report_is_dropped_while_a_callback_blocks() {
         let (sender, reported) = unbounded();
         let reporter = Reporter::new(Some(Arc::new(RecordingObserver(sender))));
         let (free, blocked) = unbounded::<()>();

@@ -23,11 +23,11 @@ use crate::sync::Mutex;
 pub struct Stats {
     /// Current holds, those at risk included.
     pub holds: u64,
-    /// Holds whose last renewal failed or is overdue.
+    /// Holds that the client renews, but whose last renewal failed, or whose lease is more than half over.
     pub holds_at_risk: u64,
     /// Lost holds that their threads have not released yet.
     pub holds_lost: u64,
-    /// How long the hold that ends first is still certain; `None` without holds.
+    /// How long the hold that ends first still counts as held; `None` without holds.
     pub shortest_window: Option<Duration>,
     /// How long the most overdue renewal has been due; zero while all are in time.
     pub longest_overdue: Duration,

@@ -55,8 +55,8 @@ impl Service {
         }
     }
 
-    /// Makes the thread work by `moment`; sends no signal if it works earlier anyway. The caller first
-    /// changes the data, because `work` may already have read the old data.
+    /// Makes the thread work by `moment`; sends no signal if it works earlier anyway. The caller must change
+    /// the data before this call, so that the `work` that follows the call reads the new data.
     pub(crate) fn run_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);

@@ -12,7 +12,7 @@ pub(crate) enum Attempt {
     /// The owner holds the lock with the wanted count, for at least the claim's lease from the request on.
     Granted {
         fence: Option<FencingToken>,
-        /// The number of clients in the queue, this one included; zero: this one was not in it, or unknown.
+        /// The number of clients in the queue, with this client; zero if it was not queued, or if unknown.
         queued: u32,
     },
     Busy {
@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
         /// When to ask again without a message; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether this client is first, and so also listens for releases: those by Redisson notify no queue.
+        /// Whether this client is first, and so also listens for releases: Redisson's notify no queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -46,7 +46,7 @@ pub(crate) enum Release {
     StillHeld,
     /// The owner did not hold the lock; nothing changed.
     NotHeld {
-        /// The holder, if known; `None`: the lock is free.
+        /// The holder; `None` if the lock is free, or the holder unknown.
         holder: Option<String>,
     },
 }
@@ -87,7 +87,8 @@ pub(crate) fn named_each<T>(
 
 /// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the request's deadline. After it, still reads an answer that came in time.
+    /// Waits for the answer until the request's deadline. A call after the deadline returns an answer that
+    /// has already arrived.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 

@@ -80,7 +80,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Whether a connection was closed: as [`ConnectionWatch::hung_up`]; `None` also for a store without it.
+    /// Whether a connection was closed: as [`ConnectionWatch::hung_up`]; `None` also without `connections`.
     pub(crate) fn hung_up(&self) -> Option<bool> {
         self.connections.as_ref()?.hung_up()
     }
@@ -89,7 +89,7 @@ impl Capabilities {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableInUse {
     pub(crate) name: String,
-    /// Tables of the same name, in which other users of the database may keep locks.
+    /// Tables of this name in other schemas or letter case; clients that use them do not exclude this client.
     pub(crate) others: Vec<String>,
 }
 
@@ -107,8 +107,9 @@ pub(crate) trait Batches: Send + Sync {
     /// Locks with the same number can share a request. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one and a new owner, in order until
-    /// one is busy (`or_none`: all or none). Returns the tokens of the granted locks.
+    /// Sends one request for locks of one [`group`](Self::group), each with count one and a new owner. The
+    /// store grants them in order until one is busy; with `or_none`, all or none. Returns one element, the
+    /// token if wanted, for each granted lock.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -122,7 +123,7 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store in which a majority of several servers decides, such as Redlock.
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers (of `client:number`) below this must not be used for new holds: some servers have
+    /// Owner numbers (of `client:number`) below the result must not be used for new holds: some servers have
     /// answered, but a late request under such a number may still reach another server.
     fn first_unspent_number(&self) -> u64;
 
@@ -168,8 +169,8 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether this client has no right to notify the queue. Then the owners of later holds have the
-    /// [id](crate::ident::ClientId::without_queue) that tells other clients so.
+    /// Whether the server refuses this client the right to notify the queue. Then the owners of later holds
+    /// contain [another client id](crate::ident::ClientId::without_queue), from which other clients see that.
     fn is_refused(&self) -> bool {
         false
     }
@@ -191,7 +192,7 @@ pub(crate) trait HoldCaching: Send + Sync {
         true
     }
 
-    /// Wakes `waker` when other clients want a lock that this client caches, or [hears](Claim::hears) about.
+    /// Wakes `waker` when other clients want this lock, which this client caches or [`hears`](Claim::hears).
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// Asks for each claim whether other clients want the lock; one answer per claim, in order. For a claim
@@ -204,8 +205,8 @@ pub(crate) enum CachedCheck {
     Stays,
     /// Other clients want the lock; for a cached hold also if the store cannot tell.
     Wanted,
-    /// For a hold that [hears](Claim::hears): the mark that asks waiters for a recall was missing, and was
-    /// set now. The first check mostly finds it missing; later, a waiter that sent a recall has removed it.
+    /// For a hold that [hears](Claim::hears): the mark that asks waiters for a recall was missing, so the
+    /// store set it. After the first check, this means that a waiter sent a recall and removed the mark.
     Unmarked,
     Lost,
 }

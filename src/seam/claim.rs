@@ -158,7 +158,7 @@ pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
 pub(crate) enum ListensFor {
     /// A message for each release of the lock. A store without a queue sends no others.
     Releases,
-    /// The message that this client is next in the queue. A waiter's value until the first answer.
+    /// The message that this client is next in the queue. A waiter assumes this until the first answer.
     #[default]
     OwnTurn,
     /// Both of the above, because the holder's release perhaps does not notify the queue.
@@ -176,7 +176,7 @@ pub(crate) struct HoldNote {
 
 /// Something besides the lease that ends a hold, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// When the hold ends. Each answer of the server moves this moment forward, until it has passed.
+    /// When the hold ends. Answers of the server move this moment forward, but never once it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

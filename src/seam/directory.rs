@@ -15,7 +15,7 @@ pub(crate) struct Posted {
     pub(crate) remaining: Duration,
 }
 
-/// A client's entry, as it is written.
+/// A client's entry, to be written. What a read finds is a [`Posted`].
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) client: ClientId,

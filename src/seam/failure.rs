@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failures_error_names_the_lock_and_the_action() {
+    fn a_named_failure_contains_the_lock_and_the_action() {
         for (failure, is_unknown) in [(Failure::Refused(error()), false), (Failure::Unknown(error()), true)] {
             let (error, is_answered_unknown) = match named::<()>(Err(failure), "lock", "orders") {
                 Err(Failure::Refused(error)) => (error, false),

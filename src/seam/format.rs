@@ -1,8 +1,8 @@
 //! The number of the format in which this version keeps locks.
 //!
-//! A client reads the number from the store when it connects. If there is none, the client writes its own; a
-//! client that may not write still locks. If there is another number, the client refuses to work, because
-//! clients of two formats would not exclude each other.
+//! A client reads the number from the store when it connects. If there is none, the client writes its own; if
+//! it has no right to do so, it works without the number. If there is another number, the client refuses to
+//! work, because clients of two formats would not exclude each other.
 
 use crate::error::{Error, ErrorKind};
 use crate::seam::failure::{Answer, Failure};
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn each_databases_schema_states_the_leasehold_format_number() {
+    fn the_schema_of_each_database_states_the_format_number() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/stores/sql/query");
         for store in ["postgres", "mysql", "sqlite"] {
             let schema = std::fs::read_to_string(format!("{folder}/{store}/schema.sql")).unwrap();

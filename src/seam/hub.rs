@@ -29,7 +29,7 @@ pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     /// was closed, or needs another connection. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// Called on any thread, without a mutex, after a change of subscriptions or `close`. Must not wait.
+    /// Called after a change of subscriptions or `close`, on any thread, which holds no mutex. Must not wait.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 
@@ -94,7 +94,7 @@ impl<P: WakeupProtocol> Hub<P> {
     }
 
     /// As [`listen`](Self::listen), but a dropped subscription notifies `source`, which in turn calls the
-    /// hub's [`ChannelSource::left`]. The caller calls [`wake`](Self::wake) afterwards, without a mutex.
+    /// hub's [`ChannelSource::left`]. Then the caller unlocks its mutexes, and calls [`wake`](Self::wake).
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,

@@ -46,7 +46,7 @@ macro_rules! properties {
 }
 
 properties! {
-    /// Locks of one family and name are one lock: who holds the plain lock holds the fenced and fair one.
+    /// Kinds of one family share their locks: the plain, the fenced and the fair lock `a` are one lock.
     family: Family = Family::Lock;
     is_shared: bool = false;
     is_leased: bool = true;

@@ -45,7 +45,7 @@ use crate::time::Moment;
 /// How long a store recognizes repeated requests. Clients stop repeating after about half of this time.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// How long an attempt keeps the place of a waiter for a fair lock or condition; the next is within 1.2 s.
+/// How long an attempt keeps a waiter's place for a fair lock or condition. Waiters repeat it within 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
@@ -72,10 +72,10 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) to zero, but may return before the answer, which then the thread that
-    /// reads it passes to `done`. If the store must repeat the release, it first calls
-    /// [`overtaken`](Releasing::overtaken). One of the two calls comes before this client gets a later answer
-    /// about the lock. For a claim that waits, leaves the queue instead.
+    /// As [`release`](Self::release) to zero, but may return before the answer. The thread that reads the
+    /// answer passes it to `done`. If the store must repeat the release, it first calls
+    /// [`overtaken`](Releasing::overtaken). The store calls `done` or `overtaken` before this client gets a
+    /// later answer about the lock. For a claim that waits, leaves the queue instead.
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }
@@ -99,8 +99,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// the lock. One answer per claim, in order. The failure of one claim does not affect the others.
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
-    /// Makes each owner hold nothing, and removes it from queues. So this undoes attempts and repeats
-    /// releases of unknown outcome, unless they arrive later. One answer per claim, in order.
+    /// Makes each owner hold nothing, and removes it from queues. This undoes attempts and completes releases
+    /// of unknown outcome, unless the earlier request arrives after this one. One answer per claim, in order.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
     /// Sets the remaining lease of a held lock to `rest`, longer or shorter than before; `false`: the owner

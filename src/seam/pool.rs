@@ -1,7 +1,7 @@
-//! A pool of connections to one server or cluster: a limited number for requests, and one more that only
-//! renewals and clean-ups use, so that requests cannot delay them.
+//! A pool of connections to one server or cluster: a limited number for requests, and one more, mostly for
+//! renewals and clean-ups, so that requests cannot delay them.
 //!
-//! If no new connection can be opened, threads wait for the open ones in turn, and renewals come first.
+//! If no new connection can be opened, threads share the open ones, and renewals come first.
 //! Source: docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ pub(crate) trait Connector: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rank {
     Request,
-    /// Renewals and clean-ups, of which one at a time has a connection.
+    /// Mostly renewals and clean-ups; one at a time has a connection.
     Renewal,
 }
 

@@ -137,8 +137,8 @@ impl Channels {
         self.0.lock().get(name).cloned()
     }
 
-    /// Wakes the channel's listeners while no thread can begin or end listening. With 64 waiters on one lock
-    /// this was measured as faster than waking them without the mutex.
+    /// Wakes the channel's listeners under the mutex of all channels. With 64 waiters on one lock this was
+    /// measured as faster than waking them after unlocking.
     pub(crate) fn notify(&self, name: &str) {
         self.0.lock().get(name).into_iter().for_each(|channel| channel.notify());
     }

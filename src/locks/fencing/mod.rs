@@ -1,8 +1,8 @@
 //! Fenced writes: the resource refuses a writer whose token is older than one it has seen.
 //!
-//! A lease lock cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
-//! resource can, by keeping the highest token beside the data and comparing. This module does so for Redis
-//! keys, SQL rows and files. All writers of a resource must use it, with tokens of one lock.
+//! A holder that was stopped for longer than its lease can still write after the lock is lost. No lease can
+//! prevent that, but the resource can: it stores the highest token beside the data and compares. This module
+//! does so for Redis keys, SQL rows and files. All writers of a resource must use it with tokens of one lock.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -27,7 +27,8 @@ use crate::ident::FencingToken;
 /// that also compares the tokens and writes.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
-/// The `WHERE` condition of an `UPDATE`, which must also set the column; zero updated rows mean refused.
+/// The `WHERE` condition of an `UPDATE`, which must also set the column to the writer's token. If the update
+/// changes no row, the write was refused.
 ///
 /// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` stands for
 /// the writer's token: `$2`, `?`, `:fence`.
@@ -102,7 +103,7 @@ fn is_identifier(text: &str) -> bool {
 ///
 /// # Errors
 /// Of kind [`Resource`](ErrorKind::Resource), with the cause: a file could not be opened, locked, read or
-/// written. The content is the old or the new, and no older token will be accepted.
+/// written. The content is the old or the new. No token older than the content's will be accepted.
 ///
 /// # Examples
 /// ```
@@ -150,7 +151,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     };
     // Stores the token before the content: even after a crash in between no older token is accepted.
     register.set(token)?;
-    // A new register must be on the disk before the content, so that a crash leaves no content without it.
+    // Syncs the name of a new register too, so that a crash leaves no new content without its register.
     system::sync_folder(&path)?;
     draft.file.write_all(content)?;
     draft.file.sync_all()?;
@@ -183,7 +184,7 @@ fn old(path: &Path) -> io::Result<Option<Metadata>> {
         Some(old) if !old.is_file() => {
             Err(refused("the path names a link or something else that is no file"))
         }
-        // On Unix the folder's permissions decide whether a file may be replaced.
+        // Only on Windows: on Unix the folder's permissions decide whether a file can be replaced.
         Some(old) if cfg!(windows) && old.permissions().readonly() => Err(refused("the file is read-only")),
         _ => Ok(()),
     }?;
@@ -194,8 +195,8 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file. A replacement can be read only by its owner, until `copy_owner` sets the old
-/// file's mode. The umask limits other new files.
+/// The mode of a new file. Nobody but the owner can read the replacement of a file until `copy_owner` sets
+/// the old file's mode. The umask limits other new files.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }
@@ -231,13 +232,14 @@ impl TokenRegister {
                 opened => (opened?, false),
             };
             let opened = file.metadata()?;
-            // A planted register could hold any number, be locked for ever, or be a hard link to any file.
+            // Another user's register could hold any number, stay locked, or be a hard link to a file that
+            // the token would overwrite.
             if !opened.is_file() || !system::is_only_name(&file)? || !system::is_owned(&opened, old.as_ref())
             {
                 return Err(refused("the file at the register's path is no register of this file's owner"));
             }
             file.lock()?; // closing the file unlocks it
-            // If another file replaced the opened register meanwhile, this lock excludes nobody: try again.
+            // Starts again if another file replaced the register meanwhile: this lock then excludes nobody.
             if system::is_at(&file, &path) {
                 return Ok(TokenRegister { file, path, is_new });
             }
@@ -266,10 +268,9 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Removes a register that this write created, if the file cannot be replaced.
     fn remove_if_new(&self) {
         if self.is_new {
-            // If the removal fails, a register without a token remains, which does no harm.
+            // If the removal fails, an empty register remains, which counts as token zero.
             fs::remove_file(&self.path).unwrap_or_default();
         }
     }
@@ -283,7 +284,7 @@ struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Creates a file in the folder of `path`, with the mode and owner of `old`.
+    /// Creates a file in the folder of `path`, with the mode and owner of `old`, if given.
     fn instead_of(old: Option<&Metadata>, path: &Path) -> io::Result<TemporaryFile> {
         // The name is unpredictable, so that no one can create the file first.
         let path = path.with_file_name(format!(".leasehold-{}", Uuid::new_v4().simple()));
@@ -357,8 +358,8 @@ mod system {
     }
 }
 
-/// The calls of Windows. A new file has its folder's owner and permissions, so none are copied. A folder
-/// cannot be synced, and need not be, since NTFS journals its names.
+/// The same functions on Windows. A new file has its folder's owner and permissions, so none are copied. A
+/// folder cannot be synced, and need not be, since NTFS journals its names.
 #[cfg(windows)]
 #[expect(clippy::unnecessary_wraps, reason = "they can fail on Unix")]
 mod system {
@@ -404,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sql_condition_accepts_only_a_column_and_a_parameter() {
+    fn an_invalid_column_or_parameter_makes_a_condition_never_true() {
         for column in [
             "fence",
             "stock.fence",

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_etcd_urls_are_refused_without_repeating_them() {
+    fn the_error_for_a_bad_etcd_url_hides_the_password() {
         for url in [
             "etcd:",
             "etcd://",

@@ -44,8 +44,8 @@ impl EtcdStore {
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Reads some keys below `folder`, from the cursor on. Returns the keys, and an empty page, to be filled
-    /// by the caller, with the next cursor.
+    /// Reads some keys below `folder`, from the cursor on. Returns the keys, and a page with the next cursor,
+    /// into which the caller puts what it finds.
     fn keys<T>(
         &self,
         folder: &str,

@@ -74,7 +74,7 @@ impl Holds {
         self.entries.insert(key, entry);
     }
 
-    /// Forgets holds that have ended without a release here, because their explicit lease ran out.
+    /// Forgets holds that have ended without a release, for example at the end of an explicit lease.
     pub(super) fn sweep(&mut self) {
         self.entries.retain(|_, entry| !entry.is_over());
     }

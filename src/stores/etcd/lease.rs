@@ -85,7 +85,7 @@ impl Leases {
         Some(state.idle.remove(at))
     }
 
-    /// Keeps a lease for reuse, or revokes it. No key was put under the lease.
+    /// Keeps a lease for reuse, or revokes it. The caller must have put no key under the lease.
     pub(super) fn give_back(&self, wire: &Transport, lease: EtcdLease, deadline: Moment) {
         if !self.keep_idle(lease) {
             revoke(wire, lease.id, deadline);
@@ -134,8 +134,8 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Keeps an ended hold's lease for reuse, if it is in `lent`: then its put was answered, so no late
-    /// request can use the lease. Returns whether the lease was kept.
+    /// Keeps an ended hold's lease for reuse, if the lease is in `lent`: then the put of the hold's key was
+    /// answered, so no late request can use the lease. Returns whether the lease was kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_leases_time_starts_at_its_last_confirmed_request() {
+    fn an_etcd_lease_counts_from_its_last_confirmed_request() {
         let leases = Leases::default();
         let (asked, earlier) = (Clock::System.now(), Clock::System.now().minus(Duration::from_secs(5)));
         leases.lend(lease(1, 31, earlier));

@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Moment};
 use crate::wire::is_late;
 
-/// The text of the error for a lease that ended before its request, which was not carried out.
+/// The text of the error for a request that was not carried out because its lease had ended.
 const LEASE_OVER: &str = "the lease ended during the request";
 
 pub(super) fn is_lease_over(failure: &Failure) -> bool {
@@ -114,7 +114,7 @@ impl Transport {
         Transport { pool: Arc::new(Pool::new(members, most, Vec::new())), rank: Rank::Request }
     }
 
-    /// A transport over the same pool, with a connection that only renewals may use.
+    /// A transport over the same pool, with the connection that only [`Rank::Renewal`] may use.
     pub(super) fn for_renewals(&self) -> Transport {
         Transport { pool: Arc::clone(&self.pool), rank: Rank::Renewal }
     }

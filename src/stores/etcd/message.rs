@@ -24,7 +24,7 @@ use crate::stores::etcd::members::unreadable;
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The key just before an owner's key in the queue. `created` tells it from a later key of the same name.
+/// The key just before an owner's key in the queue. A later key of the same name has another `created`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
@@ -159,7 +159,7 @@ pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// The name that [`KeyLine::new`] writes like this; `None` if there is none.
+/// The name from which [`KeyLine::new`] makes the text `written`; `None` if there is none.
 pub(super) fn name_of(written: &str) -> Option<String> {
     let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))
@@ -274,7 +274,7 @@ impl Done {
     }
 }
 
-/// A number field. The gateway writes numbers as text, and omits zeros.
+/// A number field; `None` can mean zero. The gateway writes numbers as text, and omits zeros.
 pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     let value = of.get(field)?;
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_keys_value_is_read_back_unchanged() {
+    fn the_value_of_a_lock_key_is_read_back_unchanged() {
         let owner = Owner::new(ClientId::random(), 3);
         let written = json!({ "value": value(owner, 2, 31), "lease": "7587848390220873735", "mod_revision": "12", "create_revision": "9" });
         let held = HeldKey::read(&written).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn another_programs_value_is_a_wrong_type_error() {
+    fn reading_a_value_of_another_program_fails_as_wrong_type() {
         for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
             assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
         }

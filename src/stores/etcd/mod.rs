@@ -2,10 +2,10 @@
 //!
 //! An owner that wants a lock (its *claim*) puts a key. The owner of the key created first holds the lock,
 //! and each other owner watches the key before its own. `message` defines keys and requests, `lease` the
-//! leases of the keys, `members` connections and errors. The thread of `watch` receives events about the keys
-//! that `watched` chooses: keys before waiters' keys, queues of cached locks (a new key there is a *recall*,
-//! which asks for the lock's release), and holds that may end `early`. `directory` lists locks and clients;
-//! in its *entry*, a client describes itself.
+//! leases of the keys, `members` connections and errors. The thread of `watch` receives events about keys.
+//! `watched` chooses these: the key before each waiter's key, the queues of cached locks, and holds that may
+//! end `early`. A new key in a cached lock's queue is a *recall*, which asks for the lock's release.
+//! `directory` lists locks and clients; in its *entry*, a client describes itself.
 
 mod address;
 mod directory;
@@ -55,8 +55,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct EtcdStore {
     members: Arc<Members>,
     wire: Arc<Transport>,
-    /// Separate connections for renewals and clean-ups, so that many waiters cannot delay a renewal past its
-    /// lease.
+    /// Uses the pool's extra connection, so that many waiters cannot delay a renewal past its lease.
     renewals: Transport,
     leases: Leases,
     sweeps: Sweeps,

@@ -45,7 +45,7 @@ impl EtcdStore {
         if claim.caches {
             self.watch.caches(&self.line(&claim.name), &key);
         }
-        // Marks failures after the key was put. A waiter deletes its key when its wait ends. A call that does
+        // For failures after the key was put. A waiter deletes its key when its wait ends. A call that does
         // not wait reports an unknown outcome, so that a clean-up deletes the key.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
@@ -90,15 +90,15 @@ impl EtcdStore {
                 }
                 Stands::Nowhere { busy: false } => {}
             }
-            // The key is gone, so a waiter joins the queue again, at its end.
+            // The key is gone, so the next try puts a key again, at the end of the queue.
             self.watch.leave(&key, false);
         }
         let words = "the key disappeared again and again during the request";
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Makes the claim's key, now the first in the queue, last for at least the claim's lease. `false` if the
-    /// key has ended.
+    /// Makes the claim's key, the first in the queue, live for at least the claim's lease. `false` if the key
+    /// has ended.
     pub(super) fn make_last(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
@@ -193,9 +193,9 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    /// Sets the count of the owner's hold, if one is given. If `prolongs`, makes the hold last for the
-    /// claim's lease from now on. Returns the hold's fencing token; `None` if there is no hold. The token is
-    /// the revision of the key's creation: that of the change could exceed the tokens of later holders.
+    /// Sets the hold count to `count`, if given. If `prolongs`, makes the hold last for the claim's lease
+    /// from now on. Returns the hold's fencing token; `None` if there is no hold. The token is the revision
+    /// of the key's creation; the revision of this change could exceed the tokens of later holders.
     pub(super) fn change(
         &self,
         wire: &Transport,

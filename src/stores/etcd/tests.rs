@@ -102,7 +102,6 @@ fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
     }
 }
 
-/// Path and body of the next request; `None` after the connection has ended.
 fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
     let mut head = Vec::new();
     loop {
@@ -161,7 +160,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
 
 /// A key may end just before it is found to be the first. Another owner may then have the lock.
 #[test]
-fn an_expired_waiter_rejoins_the_queue_at_its_end() {
+fn a_waiter_whose_key_ended_rejoins_at_the_end_of_the_queue() {
     let (member, store) = start();
     let (claim, other) = (claim(LEASE, true), claim(LEASE, true));
     let in_front = key_of(&other, 3, STRANGE);
@@ -203,15 +202,15 @@ fn an_etcd_grant_whose_lease_renewal_fails_has_an_unknown_outcome() {
     let tries = claim(LEASE, false);
     member.lock().transactions.push_back(put_alone(5));
     store.attempt(&tries, 1, soon()).unknown();
-    // For a waiter "refused" is right: the wait continues, or its end deletes the key.
+    // For a waiter "refused" is right: the wait continues, or the end of the wait deletes the key.
     let waits = claim(LEASE, true);
     member.lock().transactions.push_back(joined(6, &[]));
     store.attempt(&waits, 1, soon()).refused();
 }
 
-/// Otherwise each attempt for a busy lock would leave a lease on the server.
+/// Otherwise each attempt for a busy lock would add a lease on the server.
 #[test]
-fn an_unsuccessful_attempt_leaves_no_lease() {
+fn an_unsuccessful_attempt_keeps_or_revokes_its_etcd_lease() {
     let (member, store) = start();
     for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
         member.lock().transactions.push_back(done(false, 5, &[found(&[])]));
@@ -221,7 +220,7 @@ fn an_unsuccessful_attempt_leaves_no_lease() {
 }
 
 #[test]
-fn an_ended_holds_lease_is_reused_or_revoked() {
+fn the_etcd_lease_of_an_ended_hold_is_reused_or_revoked() {
     let (member, store) = start();
     let short = claim(Duration::from_secs(30), false);
     for _ in 0..2 {

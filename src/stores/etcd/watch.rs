@@ -2,10 +2,9 @@
 //!
 //! The client watches deleted keys in front of waiters, new keys in the queues of cached locks, and, if
 //! leases may end early, deleted keys of holds. A watch for one waiter covers one key, so that a release
-//! wakes one waiter only. The gateway cannot add keys to an open watch, and may lose some of several watches,
-//! so for several keys the watch covers the whole prefix. Once a watch is open, the thread reads whether the
-//! keys in front still exist. (A watch could begin at an earlier revision, but past events arrive up to 100
-//! ms late.)
+//! wakes one waiter only. For several keys the watch covers the whole prefix, because the gateway cannot add
+//! keys to an open watch, and can lose some of several watches. Once the watch is open, the thread reads
+//! whether the keys in front still exist. (etcd can also report past events, but up to 100 ms late.)
 
 use std::io;
 use std::sync::Arc;
@@ -203,7 +202,7 @@ impl Watch {
             if is("canceled") == Some(true) {
                 let reason =
                     line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
-                // An expired login token causes this message too. The waiters' requests then log in again.
+                // Also the reason after a login token has expired: the waiters' next requests log in again.
                 let is_right = reason.contains("permission denied");
                 let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));
@@ -273,7 +272,7 @@ impl WakeupProtocol for EtcdWatch {
             let read = hub.open().and_then(|opened| opened.map_or(Ok(()), |opened| hub.read(opened)));
             let mut state = hub.state.lock();
             (state.own.connection, state.own.scope, state.own.is_up) = (None, None, false);
-            // A changed count means that this client closed the connection itself, to watch more keys.
+            // If the count changed, this client closed the connection itself, so its end is no failure.
             if state.own.reopened == before {
                 read.map_err(|error| error.during("watch"))?;
             }
@@ -300,7 +299,7 @@ mod tests {
     use crate::sync::Waker;
 
     #[test]
-    fn a_waiters_new_key_recalls_a_cached_etcd_lock() {
+    fn a_new_key_of_a_waiter_recalls_a_cached_etcd_lock() {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let hub = watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)));
         let [line, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));

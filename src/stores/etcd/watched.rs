@@ -286,7 +286,7 @@ impl Watch {
         }
     }
 
-    /// Wakes the listener of the cached lock in whose queue this key was put.
+    /// Wakes the listener of the cached lock in whose queue another client put this key.
     pub(super) fn put(&self, key: &str) {
         if let Some(channel) = self.state.lock().recalled_by(key) {
             channel.notify();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn only_another_clients_key_recalls_a_cached_etcd_lock() {
+    fn only_a_key_of_another_client_recalls_a_cached_etcd_lock() {
         let hub = hub();
         let (line, other) = (KeyLine::new("leasehold/", "a/b"), KeyLine::new("leasehold/", "a"));
         let (own, theirs) = (key(&line), key(&line));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_own_next_key_is_no_recall() {
+    fn the_next_key_of_the_caching_client_is_no_recall() {
         let hub = hub();
         let line = KeyLine::new("leasehold/", "a/b");
         let (first, next) = (key(&line), key(&line));

@@ -25,7 +25,7 @@ pub(super) struct Counted {
     /// Waiters to which the request being carried out sends a message.
     signalled: Vec<Owner>,
     pub(super) wait_queue: WaitQueue,
-    /// The waiting client, if the request being carried out refused it permits.
+    /// The client whose request is being carried out, if it got no permits and waits.
     refused: Option<ClientId>,
 }
 
@@ -45,7 +45,6 @@ impl CountedKind {
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
-    /// How `inspect` shows this kind; `None` if it does not.
     pub(super) fn shown_as(self) -> Option<ObjectKind> {
         match self {
             CountedKind::Permits => Some(ObjectKind::ExpirableSemaphore),
@@ -75,9 +74,9 @@ impl Counted {
         before
     }
 
-    /// Returns whom a request wakes: whether all listeners, which waiters for a condition, and which clients,
-    /// to notify them of permits reserved for them. `before` is the count before the request. If the request
-    /// refused a client, only clients behind it are notified: they may want fewer permits.
+    /// Returns whom a request wakes: whether all listeners, which waiters for a condition, and for which
+    /// clients permits are now reserved. `before` is the count before the request. If this request refused a
+    /// client, only clients behind it in the queue get reservations, because they may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
@@ -161,8 +160,8 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Grants if the waiter was notified, or has no place in the queue. First notifies others in place of
-    /// notified waiters that did not ask in time.
+    /// Grants if the waiter was notified, or has lost its place in the queue (waking without notification is
+    /// allowed). First notifies others in place of notified waiters that did not ask in time.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);

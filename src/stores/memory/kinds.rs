@@ -172,7 +172,7 @@ impl MemoryKind for LockKind {
         }
     }
 
-    /// Sets the end of a hold. `false` for read-write locks, which do not support it.
+    /// Sets the end of a hold. `false` without a hold, and for read-write locks, which do not support it.
     fn expire_at(&self, access: &mut Access<'_>, claim: &Claim, end: Moment) -> bool {
         self.mode().is_none()
             && with_lock(access, &claim.name, |lock, _| {
