@@ -12,8 +12,8 @@ use crate::time::Moment;
 pub(super) trait Link: Send + 'static {
     fn deadline(&mut self) -> &mut Moment;
 
-    /// Runs a statement and returns its rows. A statement without a result set returns one row if it changed
-    /// the table; this row has one number: the insert id (MySQL), or zero.
+    /// Runs a statement and returns its rows. A statement without a result set returns no row if it changed
+    /// nothing, else one row with one number: the insert id (MySQL), or zero.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>>;
 }
 
@@ -54,7 +54,7 @@ pub(super) trait Database: Send + Sync + 'static {
 
 pub(super) struct PooledLink<L> {
     pub(super) link: L,
-    /// When connecting began. The server's address was looked up after this moment.
+    /// When connecting began. The server's address was looked up later, so it is not older than this moment.
     pub(super) made: Moment,
     pub(super) replace_at: Moment,
     pub(super) used: Moment,

@@ -1,10 +1,9 @@
-//! Stores locks in databases. Each lock is a row with its owner, count, end by the server's clock, and last
-//! fencing token. Each request has a *claim*: which owner wants or holds which lock.
+//! Stores locks in databases, in one of two ways:
 //!
-//! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests use
-//! the connections of a `pool`, one of which is for renewals only. `sessions` has locks without a table: each
-//! belongs to a connection, and ends with it. In the *directory*, a second table, each client describes
-//! itself in a row, its *entry*. A *recall* asks the client that caches a lock to release it.
+//! - `row_store`: a lock is a row of a table, with its owner, hold count, end of the lease by the server's
+//!   clock, and last fencing token. `rows` has what PostgreSQL, MySQL and SQLite share. A second table, the
+//!   *directory*, has a row for each client, its *entry*.
+//! - `sessions`: a lock without a table, which belongs to a connection and ends with it.
 
 #[macro_use]
 mod statement;

@@ -50,8 +50,8 @@ impl<D: Database> Connector for Pooled<D> {
         D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, Clock::System.now())
     }
 
-    /// Whether an old connection may still be used when no new one can be opened. After a refused login only
-    /// renewals may use it, so that a revoked password does not end holds.
+    /// Whether a connection that is to be replaced is used on, because no new one opens. After a refused
+    /// login only renewals use it on, so a revoked password ends no hold, but permits no new one.
     fn serves_on(&self, link: &mut Self::Link, rank: Rank, error: &Error) -> bool {
         if error.kind() == ErrorKind::Authentication {
             return rank == Rank::Renewal;

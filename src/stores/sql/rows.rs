@@ -88,7 +88,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// Nothing was changed. Contains the row as it was about then, if it exists.
+    /// Nothing was changed. Contains the row, if there is one, as the same request has read it.
     None(Option<Row>),
 }
 
@@ -114,8 +114,8 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     Ok(Some(Change::None(Some(Row { keeper, ..Row::read(record, 1)? }))))
 }
 
-/// How long statements wait for a locked row: briefly, because renewals need the connection, or as long as a
-/// request may.
+/// How long statements wait for a row that another transaction has locked. `Brief` is for the connection that
+/// renewals use: a long wait would delay them. `Full` is as long as a request may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowWait {
     Brief,
@@ -125,12 +125,12 @@ pub(super) enum RowWait {
 pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether the database has a wait queue, whose clients also recall cached locks.
+    /// Whether the database has wait queues. Clients that wait in them also recall cached locks.
     const HAS_QUEUE: bool = false;
 
     fn statements(&self) -> &Statements;
 
-    /// Refuses if the server is read-only, even if it lets this user write (MySQL).
+    /// Fails if the server is read-only. MySQL checks this because a privileged user may write all the same.
     fn refuse_read_only(&self, _link: &mut Self::Link) -> Answer<()> {
         Ok(())
     }
@@ -164,8 +164,8 @@ pub(super) trait Rows: Database {
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
-            // `row` is `None` if another client inserted the row after this statement's snapshot. The waiter
-            // then asks again at once.
+            // Another client may have inserted the row after this statement's snapshot. Then `row` is `None`,
+            // and zero makes the waiter ask again at once.
             Change::None(row) => Ok(Attempt::Busy {
                 retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
             }),
@@ -220,9 +220,8 @@ pub(super) trait Rows: Database {
     }
 
     fn renew(&self, link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<bool>> {
-        // A read-only server must not renew, because clients may use the server promoted in its place. A
-        // locked row must not delay the holds behind it, so the wait is short, and the watchdog soon asks
-        // again.
+        // A read-only server must not renew, because other clients may use the server promoted in its place.
+        // Waits for locked rows are brief, because they delay the renewals of the claims behind.
         let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, RowWait::Brief));
         let renewed = until_broken(link, claims, begun, |link, claim| {
             let renewed = link.run(&self.statements().renew, &Args::of(claim))?;

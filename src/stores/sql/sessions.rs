@@ -51,15 +51,15 @@ pub(super) trait SessionDatabase: Database {
 
     fn session(&self, link: &Self::Link) -> u32;
 
-    /// Ends the session `left` over another connection. `false` if `left` does not hold the lock.
+    /// Ends the session `left` over the connection `link`. `false`, and no change, if `left` has no lock.
     fn end_left(&self, link: &mut Self::Link, claim: &Claim, left: &LeftSession) -> Answer<bool>;
 
     fn is_over(&self, link: &mut Self::Link) -> bool {
         !self.is_alive(link)
     }
 
-    /// Checks that the server answers before holds are renewed, if a late answer would make the driver drop a
-    /// hold's connection.
+    /// Called before renewals. MySQL's driver cannot use a connection after a late answer, and would lose the
+    /// hold: so MySQL first checks over another connection that the server answers.
     fn sound_out(&self, _pool: &Pool<Self>, _deadline: Moment) -> Answer<()>
     where
         Self: Sized,
@@ -145,7 +145,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(request(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // The request was refused or is late. The session has not ended, so it still holds the lock.
+            // The session has not ended, so it still has the lock, and only this request has failed.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
                 let words = "the hold's connection fell silent, and cannot be used any more";
@@ -193,7 +193,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // If the server granted the lock, closing the connection frees it. A clean-up checks that.
+            // The server may have granted the lock. Dropping `link` frees it; a clean-up verifies this.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => {
                 self.pool.kept(link, outcome.shown()).into_iter().for_each(|link| place.put(link))
@@ -388,7 +388,7 @@ mod tests {
 
     #[derive(Default)]
     struct Server {
-        /// Whether answers come too late. Their connections are then unusable, but the sessions go on.
+        /// Whether answers come too late. The connections are then unusable, but their sessions go on.
         is_silent: AtomicBool,
         is_over: AtomicBool,
         /// The number of requests over connections of holds.

@@ -86,9 +86,9 @@ impl Sqlite {
             }
             wait_until(deadline);
             let_wait(&mut conn)?;
-            // In WAL mode, readers and the writer do not wait for each other. Grants are not synced to disk:
-            // a power cut loses only locks whose processes it ended too, and tokens still grow, since each is
-            // at least the time. The log grows while others read; afterwards SQLite cuts it to 16 MiB.
+            // In WAL mode, readers and the writer do not wait for each other. NORMAL does not sync each grant
+            // to disk: a power cut that loses locks also ends their holders, and tokens follow the clock, so
+            // they still grow. The log grows while others read; afterwards SQLite cuts it to 16 MiB.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
             // This first read creates the `-wal` and `-shm` files, and keeps them open.
             made_by(&conn, &self.table)?;
@@ -226,7 +226,7 @@ mod tests {
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));
-        // This connection keeps the `-wal` and `-shm` files in existence.
+        // While this connection is open, SQLite does not delete the `-wal` and `-shm` files.
         let first = database.open(true, deadline()).unwrap();
         first.place.lock().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
         let is_over = AtomicBool::new(false);

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 pub(super) enum TlsMode {
     Disable,
     Prefer,
-    /// With TLS. If authorities are named, the server's certificate must be from one of them.
+    /// TLS with any certificate. If authorities are named, PostgreSQL acts as `VerifyCa`, and MySQL refuses.
     Require,
     VerifyCa,
     VerifyFull,

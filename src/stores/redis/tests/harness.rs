@@ -47,8 +47,8 @@ impl Server {
         server
     }
 
-    /// Starts a server that also listens on a port, set by the option `port_setting`. If another process
-    /// takes the port first, tries another port.
+    /// Starts a server that also listens on a free TCP port. `port_setting` is the server's option for it,
+    /// such as `--tls-port`. If another process takes the port first, tries another port.
     pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
         for _ in 0..20 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -85,7 +85,7 @@ impl Server {
         open(&self.options())
     }
 
-    /// Makes a user with these rights only. Returns the options to connect as this user.
+    /// Makes the user `lk`, whose only rights are `rules`. Returns the options to connect as `lk`.
     pub(super) fn user(&self, rules: &str) -> ServerOptions {
         let setuser = format!("ACL SETUSER lk reset on >S3CR3T resetchannels {rules}");
         assert_eq!(self.run(&setuser.split(' ').collect::<Vec<_>>()), Value::Okay);
@@ -112,7 +112,7 @@ impl Server {
         redis::from_redis_value(self.run(command)).unwrap()
     }
 
-    /// The keys on the server without the format number, sorted.
+    /// The names of all keys on the server, sorted, except `format_key()`.
     pub(super) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::from_redis_value(self.run(&["KEYS", "*"])).unwrap();
         keys.retain(|key| *key != format_key());

@@ -1,9 +1,9 @@
-//! Tests of holds that listen for other clients: which clients send a recall, and which ones a check finds.
+//! Tests of holds that want recalls (`Claim::hears`): who sends a recall, and what `check_holds` answers.
 
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 
-/// A hold's kind, a later waiter's kind, and the result of the hold's first check, before that waiter comes.
+/// The kind of a hold, the kind of its waiters, and the result of the hold's first check.
 const FIRST_CHECKS: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),

@@ -63,12 +63,12 @@ pub(super) fn now_ms(server: &Server) -> i64 {
     time[0].parse::<i64>().unwrap() * 1_000 + time[1].parse::<i64>().unwrap() / 1_000
 }
 
-/// Whether the leases of all acquired permits have ended.
+/// Whether no acquired permit has a lease that still runs.
 pub(super) fn are_over(server: &Server) -> bool {
     server.number(&["ZCOUNT", OUT, &now_ms(server).to_string(), "+inf"]) == 0
 }
 
-/// The milliseconds until the time that the sorted set `key` has for the waiter, by the server's clock.
+/// The waiter's score in the sorted set `key` is a time: the milliseconds until then, by the server's clock.
 pub(super) fn time_left(server: &Server, key: &str, owner: Owner) -> i64 {
     server.number(&["ZSCORE", key, &owner.to_string()]) - now_ms(server)
 }
@@ -199,7 +199,7 @@ fn fair_waiters_timeouts_do_not_drift() {
         busy(&store, &dead);
         cleaned_up(&store, &gives_up);
         if round % 10 == 0 {
-            // Redisson grants one of its waiters the lock, and subtracts that waiter's wait from all times.
+            // Redisson does this when it grants one of its waiters the lock: it subtracts that waiter's wait.
             for waiter in &staying {
                 server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
             }
@@ -248,7 +248,7 @@ fn a_fair_waiters_place_outlasts_redisson_waiters_ahead() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // The waiters' times in `TIMEOUTS` stay the same, however often our waiters ask, and whoever leaves.
+        // Neither repeated attempts nor waiters that leave may change the times of other waiters.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -327,7 +327,7 @@ fn a_fair_lock_can_be_reentered_and_force_unlocked() {
     store.attempt(&holder, 1, soon()).granted();
     store.attempt(&for_ms(&holder, 5), 2, soon()).granted();
     assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortened the key's expiry");
-    // The holder may be in the queue too, if it asked again after a lost answer.
+    // A re-entry also removes the holder from the queue, if it is still there.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
@@ -390,7 +390,7 @@ fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
     assert_eq!(messages.payloads(), ["1", "0"]);
 }
 
-/// Redisson too keeps a writer's longer lease at a nested read, but Redisson's watchdog shortens the lease.
+/// Redisson differs: the renewals of its watchdog shorten a writer's longer lease.
 #[test]
 fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     let (server, store) = served();
@@ -469,7 +469,7 @@ fn a_waiting_writer_goes_before_readers_with_writers_first() {
     server.run(&["DEL", "redisson_lock_token:{k}"]);
     assert_eq!(server.keys(), [""; 0]);
 
-    // A waiter can still wait when the server is out of memory.
+    // A server without memory cannot list the writer, but answers that the lock is busy.
     store.attempt(&reader, 1, soon()).granted();
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     busy(&store, &writer);
@@ -608,8 +608,8 @@ fn a_condition_notification_that_nobody_reads_expires() {
     for _ in 0..2 {
         count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
     }
-    // The first of two notified waiters died. The second one's attempt passes that notification to the third
-    // waiter, and must set the key's expiry again.
+    // The first waiter died with its notification. The second waiter's attempt passes it to the third waiter,
+    // and must set the expiry of `NOTIFIED`, which PERSIST has removed.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
     store.attempt(&waiters[1], 1, soon()).granted();
@@ -648,7 +648,7 @@ fn keys_of_other_programs_are_refused_before_any_write() {
     assert_eq!(server.number(&["ZCARD", OUT]), 1);
 }
 
-/// Redisson gives these keys no expiry. If the last waiter is killed, they would remain for ever.
+/// Redisson gives the queue's keys no expiry, so they would remain for ever if the last waiter is killed.
 #[test]
 fn a_fair_queue_with_our_waiters_expires() {
     let (server, store) = served();
@@ -659,8 +659,8 @@ fn a_fair_queue_with_our_waiters_expires() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // A Redisson waiter's time is that of the waiter before plus its own wait, so many waiters can lead to
-    // 900,000 s.
+    // The times of Redisson's waiters add up, here to 900,000 s. The keys must not expire before, although
+    // that is longer than their usual day.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);

@@ -83,8 +83,8 @@ fn the_records_of_repeatable_permit_requests_expire() {
     store.attempt(&kept, 1, soon()).granted();
     let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     freed(&store, &permit);
-    // An answered release is never repeated, so its record is deleted. The client may repeat other changes
-    // until it sends `Forget`, which says that it has the answer.
+    // The release's record is gone: the client has its answer, and does not repeat the release. The other
+    // three requests keep their records until the client sends `Forget`.
     eventually(|| commands().len() == 3);
     assert!(commands().iter().all(|key| (1..=600_000).contains(&server.number(&["PTTL", key]))));
     for claim in [&setting_up, &adding, &kept] {
@@ -151,7 +151,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // An expired permit is not renewed. Its release answers that it was not held, but makes it free again.
+    // A renewal of an expired permit fails. A release answers `NotHeld`, but returns the permit.
     store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
@@ -230,7 +230,7 @@ fn permits_are_queried_and_released_by_id() {
     }
     let me = take(&store, Claim { units: 2, ..of(Kind::Permits) });
     let ids = [me.owner.permit(0), me.owner.permit(1)];
-    // Redisson writes 922337203685477 as the end of a permit without a lease.
+    // Redisson writes this score for a permit without a lease, so `AskLease` answers -1: no end.
     let endless = *b"0123456789abcdef";
     server.run(&["ZADD", OUT, "922337203685477", "0123456789abcdef"]);
     assert_eq!(ask(&Counting::AskLease(endless)), Some(-1));
@@ -270,7 +270,7 @@ fn permits_are_queried_and_released_by_id() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // If the semaphore's value is no number, no permit comes back.
+    // If the semaphore's count is no number, requests are refused, and expired permits stay in `OUT`.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);
@@ -296,7 +296,7 @@ fn an_answered_permit_release_leaves_no_record() {
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
-    // The release is refused, so the record of the grant must remain until the release is repeated.
+    // The release is refused. Its repetition needs the record of the grant, so the record must remain.
     let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     server.run(&["SET", "k", "no number"]);
     store.release_later(

@@ -29,7 +29,7 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, Opened, Script) 
     (fake, store, script)
 }
 
-/// Whether a script is a grant, not the write that precedes WAIT.
+/// Whether a script is a grant, not `touch.lua`, which the client sends before WAIT.
 fn is_grant(command: &str) -> bool {
     !command.contains("writes a lock's expiry again")
 }
@@ -43,7 +43,7 @@ fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
     let granted_alone = [("eval", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("eval", "-LOADING Redis is loading the dataset in memory\r\n")],
-        // The undo finds the lock not held, so it may have reached a server other than the one that granted.
+        // Another server may have answered `not_held`, so the grant may still exist: outcome unknown.
         &[("eval", "*1\r\n$8\r\nnot_held\r\n")],
         &[],
     ];
@@ -130,8 +130,8 @@ fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Answers the first grant's WAIT once `others` further grants have gathered. Then `round` answers each later
-/// WAIT. Returns which of the further grants count.
+/// Answers the first grant's WAIT once `others` further grants wait for the next WAIT. Then `round` answers
+/// each later WAIT. Returns for each further grant whether its attempt succeeded.
 fn while_others_gather(others: usize, round: impl FnOnce(&dyn Fn(&'static str))) -> Vec<bool> {
     let (_fake, store, waits, answer) = waiting();
     let acks = store.server.acks.clone().unwrap();
@@ -163,7 +163,7 @@ fn one_wait_command_covers_all_earlier_grants() {
 
 #[test]
 fn a_grant_counts_although_another_callers_replica_wait_failed() {
-    // One thread sends a WAIT for both, which fails. Then the other thread sends its own.
+    // One thread sends a WAIT for both grants. It fails, and so does this thread. The other sends its own.
     let counted = while_others_gather(2, |wait| [":0\r\n", ":1\r\n"].into_iter().for_each(wait));
     assert_eq!(counted.into_iter().filter(|is| *is).count(), 1);
 }
@@ -199,7 +199,7 @@ fn without_replicas_grants_count_and_the_lack_is_reported_once() {
     let acks = Acks::new(connections, wanted, &reporter, "here");
     let grant = kinds::of(Kind::Mutex).grant(&claim(Kind::Mutex, "lk", 30_000));
     let confirm = || acks.confirm(&grant, soon());
-    // So many reports wait that further ones are dropped, but not that of a missing replica.
+    // The queue of reports is full, so ordinary reports are dropped. `NoReplica` must not be dropped.
     let (free, blocked) = bounded::<()>(0);
     reporter.run_later(move || assert!(blocked.recv().is_err()));
     (0..2_000).for_each(|_| reporter.observe_news(|_| ()));

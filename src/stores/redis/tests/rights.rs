@@ -1,4 +1,5 @@
-//! Tests of refusals by the server: no right, no memory, a replica. No script may remain half executed.
+//! Tests of refusals by the server: no right, no memory, a replica. A script that is refused midway must
+//! leave no key without an expiry, and lose no permit.
 
 use super::prelude::*;
 
@@ -121,8 +122,8 @@ fn a_missing_right_loses_no_permit() {
     }
 }
 
-/// The lock is granted, so a failed clean-up of the queue must not become a refusal: nobody would release the
-/// lock.
+/// If the failed removal from the queue became a refusal, the client would not release the lock that it has
+/// been granted.
 #[test]
 fn a_fair_grant_counts_though_leaving_the_queue_fails() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! Tests of a node of a ring, and of its mark: the ring's version, which the node stores.
+//! Tests of one node of a ring. The node's *mark* is a key that contains the version of the ring.
 
 use super::prelude::*;
 use crate::seam::ring_member::Marked;

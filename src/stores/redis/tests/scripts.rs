@@ -386,8 +386,8 @@ fn a_former_holders_late_release_changes_nothing() {
     }
 }
 
-/// If an owner has two claims with unknown outcomes, the clean-up of either removes the owner's notes too. A
-/// hash of notes without an owner is no lock, so every client can acquire it.
+/// Notes are the fields of a lock's hash beside the owner's. A hash that has only notes is no lock: clients
+/// can acquire it, and a forced unlock removes it.
 #[test]
 fn cleaning_up_removes_a_lock_key_that_holds_only_notes() {
     let (server, store) = served();

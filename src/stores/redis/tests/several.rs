@@ -170,7 +170,7 @@ fn a_multi_locks_tokens_grow_despite_lost_counters() {
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
 }
 
-/// If the note beside the owner's field remained, the lock's key would remain too.
+/// A cached lock's hash has a second field beside the owner's. If it remained, the key would remain too.
 #[test]
 fn undoing_several_cached_locks_frees_each_of_them() {
     let (server, store) = served();

@@ -1,4 +1,4 @@
-//! Tests of notifications.
+//! Tests of how the client subscribes to channels, and wakes waiters when messages arrive.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -350,8 +350,8 @@ fn a_server_that_always_hangs_up_is_not_flooded() {
     let begun = Clock::System.now();
     let spent = || Clock::System.now().since(begun);
     eventually(|| fake.connects() >= 2 && spent() >= Duration::from_millis(400));
-    // The pauses are 20 ms, 40 ms, 80 ms, …, or up to twice as long. The n-th connect comes after 20 · (2ⁿ⁻¹
-    // - 1) ms or later.
+    // The pauses between connects are at least 20 ms, 40 ms, 80 ms, …: n connects take 20 · (2ⁿ⁻¹ - 1) ms or
+    // longer.
     let connects = fake.connects();
     let most = 2 + (spent().as_millis() / 20 + 1).ilog2();
     assert!(connects as u32 <= most, "{connects} in {:?}", spent());
@@ -443,8 +443,8 @@ pub(super) fn all_of_many_stand(options: &ServerOptions) {
     eventually(|| listening.iter().all(Subscription::is_up));
 }
 
-/// A listener for recalls stays for long, so it must not stay refused because an earlier connection lacked
-/// the right.
+/// A listener for recalls stays for hours. If the user gets the missing right meanwhile, the next connection
+/// must subscribe.
 #[test]
 fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
     let server = Server::start(&[]);

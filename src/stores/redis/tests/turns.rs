@@ -11,7 +11,7 @@ use crate::stores::redis::tests::wait_queue::client;
 use crate::stores::redis::tests::wait_queue::message;
 
 const READERS: &str = "leasehold_rwlock_readers:{k}";
-/// Longer than readers may delay a writer.
+/// Longer than 50 ms, after which a waiting writer holds new readers back.
 const LONG_MS: u64 = 100;
 
 /// A claim of a new client that has waited for this long.
@@ -32,7 +32,7 @@ fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// Extends the time for which a script expects readers after a write, as if links were slow.
+/// After a write, scripts hold the lock for waiting readers: 20 ms, or for link 6, the slowest, 1.28 s.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }
@@ -112,7 +112,7 @@ fn readers_that_stopped_attempting_delay_a_writer_only_once() {
     store.attempt(&by(&writer, QueueMode::Barges), 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // Without a reservation, the end of the last reader notifies the next waiter.
+    // The reader acquires because no lock is reserved. Its release notifies the first waiter.
     server.run(&["DEL", NEXT]);
     let late = take(&store, waits(Kind::Read, 0));
     assert!(stands(&store, &by(&next, QueueMode::Waits)));

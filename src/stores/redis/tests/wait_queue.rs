@@ -118,7 +118,7 @@ fn a_release_notifies_the_first_client_and_reserves_the_lock() {
     assert_eq!(clients_in_queue(&server), [client(&second), client(&stranger)]);
 }
 
-/// A reservation lasts 10 ms on a fast link. A distant client's message and request would take longer.
+/// The usual reservation, 10 ms, would end before the request of a distant client arrives.
 #[test]
 fn a_reservation_lasts_longer_on_a_slow_link() {
     let (server, store) = served();
@@ -236,8 +236,7 @@ fn silent_clients_are_removed_from_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // Dead clients stand before these two, and behind them. The numbers are the seconds since a client
-    // joined, and since its last request.
+    // Dead clients are before and behind these two live ones.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
@@ -333,14 +332,14 @@ fn a_leaving_client_passes_its_reservation_on() {
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
-    // The lock is free when the notified client leaves, so the next one is notified.
+    // `second` was notified, and leaves while the lock is free, so `third` is notified.
     server.run(&["DEL", "k"]);
     server.run(&["ZREM", WAIT_QUEUE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(clients_in_queue(&server), [""; 0]);
-    // The lock is held when the notified client leaves, so the next one gets only a standby.
+    // `second` was notified, and leaves while the lock is held, so `first` gets only the message `standby`.
     store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()).granted();
     queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
@@ -352,7 +351,7 @@ fn a_leaving_client_passes_its_reservation_on() {
     assert_eq!(messages.take(), []);
 }
 
-/// A holder with a UUID of version 4 (Redisson, or this crate before it had wait queues) notifies no queue.
+/// Releases of such holders (Redisson has UUIDs of version 4) notify no client of the wait queue.
 #[test]
 fn waiters_behind_another_programs_holder_listen_for_releases() {
     let (server, store) = served();

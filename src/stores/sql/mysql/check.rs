@@ -56,7 +56,7 @@ pub(super) fn tables(
         check(&seen)?;
     }
     if !seen.is_there {
-        // If the table exists, but this user may not see it, the server denies the query.
+        // If the table exists, but this user may not use it, the reply is a denial, not NO_SUCH_TABLE.
         return Err(match link.conn.query_drop(format!("SELECT 1 FROM {} LIMIT 0", table.name)) {
             Err(mysql::Error::MySqlError(error)) if error.code != NO_SUCH_TABLE => failed(error.into()),
             _ => Failure::Refused(no_table(options)),
@@ -73,7 +73,7 @@ pub(super) fn tables(
 }
 
 struct Seen {
-    /// The table's name, and tables whose names differ only in case, which clients may use by mistake.
+    /// The table, and tables whose names differ only in case: another client could use one by mistake.
     table: TableInUse,
     is_there: bool,
     comment: String,

@@ -79,8 +79,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`. Does not end a session of the same number that became idle or busy only after
-    /// `left.asked`: a restarted server has given the number to another client.
+    /// Ends the session `left`, unless its present state began after `left.asked`: then it is a session of
+    /// another client, to which a restarted server gave the same number.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -90,9 +90,8 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// Pings over the renewals' connection before holds are renewed over their own connections. If the server
-    /// stalls, only the ping's answer is late. The driver cannot use a connection after a late answer, so a
-    /// late answer to a renewal would end the hold.
+    /// Pings over the renewals' connection. After a late answer the driver cannot use a connection any more,
+    /// and a hold would end with its own connection. So if the server stalls, the ping must notice it first.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {

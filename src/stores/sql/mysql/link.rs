@@ -1,4 +1,4 @@
-//! A connection, and what errors mean for it.
+//! A connection: sends statements, and notes after an error whether the connection can be used again.
 
 use mysql::prelude::{Protocol, Queryable};
 use mysql::{Conn, Params, Value};

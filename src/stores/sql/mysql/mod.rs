@@ -1,6 +1,5 @@
-//! MySQL and MariaDB. Each request is one statement on one row, and a transaction of its own at READ
-//! COMMITTED. The server wakes no waiters, so they poll, and one client for each name polls often
-//! (`poller_lock`).
+//! MySQL and MariaDB. Each statement is a transaction of its own at READ COMMITTED. The server wakes no
+//! waiters, so all waiters poll. For each name, one of the waiting clients polls more often (`poller_lock`).
 
 mod check;
 mod dial;
@@ -90,8 +89,8 @@ impl Queries {
     }
 }
 
-/// Whether a state that has lasted `seconds` by the server's clock began at `since` or earlier. One second
-/// too few is accepted, because the clocks differ.
+/// Whether a session's state, which by the server's clock has lasted `seconds`, began at `since` or earlier.
+/// Adds one second to `seconds`, because the clocks of client and server differ.
 fn has_lasted_since(since: Moment, seconds: i64) -> bool {
     let span = Clock::System.now().since(since).as_secs();
     u64::try_from(seconds.saturating_add(1)).is_ok_and(|seconds| seconds >= span)
@@ -127,8 +126,8 @@ impl Database for Mysql {
         link.silent
     }
 
-    /// Notes the session, because no time-out ends a commit that waits for a replica. The next connection
-    /// ends the session, so that sessions do not accumulate.
+    /// If the answer was late, notes the session: its commit may wait for a replica, and no time-out ends that.
+    /// The next connection ends the session, so that sessions do not accumulate.
     fn give_up(&self, link: MysqlConnection) {
         if link.silent {
             self.given_up.lock().push((link.conn.connection_id(), link.used));

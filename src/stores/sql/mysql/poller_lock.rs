@@ -2,8 +2,8 @@
 //!
 //! MySQL and MariaDB wake no waiters, so waiters poll every 50–100 ms. Of the clients that wait for a name,
 //! the one with the name's poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its own waiter when the
-//! lock is free. One thread and one connection of a client do this for all names. When the connection ends,
-//! the server frees its poller locks.
+//! lock is free. One thread and one connection of a client do this for up to 64 names. When the connection
+//! ends, the server frees its poller locks.
 //!
 //! The poller lock only adds wake-ups: no grant depends on it, and all waiters keep polling.
 
@@ -91,7 +91,7 @@ impl WakeupProtocol for PollerLocks {
 
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<PollerHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
-    // Without this limit the server would continue a wait after the client has closed the connection.
+    // Limits waits for a locked table too: the server goes on waiting after the client has disconnected.
     let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
@@ -155,8 +155,8 @@ impl PollerLocks {
     }
 }
 
-/// Sleeps until a poll or try is due, or waiters come or go. Returns the names without waiters whose poller
-/// lock this client still has. `None` if the client is closed, or no waiter has come for a while.
+/// Sleeps until a poll or try is due, or waiters come or go. Returns the names that no waiter wants any more,
+/// but whose poller locks this client has. `None` if the client is closed, or no waiter came for `LINGER`.
 fn next(hub: &PollerHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
     let mut state = hub.state.lock();
     let until = if watched.is_empty() {

@@ -62,7 +62,7 @@ pub(super) fn refusal(error: Driver) -> Error {
     let (kind, words) = match &error {
         Driver::MySqlError(error) => match classify(error.code) {
             (ErrorKind::Refused, _) if is_end(error) => (ErrorKind::Unreachable, ENDED),
-            // The transaction is only this statement, so the client can repeat it: `Busy`.
+            // The transaction contained only this statement, so the client can repeat it: `Busy`.
             (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
             other => other,
         },

@@ -53,8 +53,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
         .prefer_socket(false)
         .read_timeout(Some(options.command_timeout))
         .write_timeout(Some(options.command_timeout))
-        // A row whose values stay counts as changed too, because a renewal learns from the count whether the
-        // owner holds the lock.
+        // The server then counts the rows that a statement finds, not those that it changes. A renewal that
+        // changes no value must count too, because zero would mean that the lock is lost.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
         .init(settings(limit_in_seconds(options.command_timeout)));
     if mode == TlsMode::Disable {
@@ -63,8 +63,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     Ok((secured(opts, mode, &options.tls)?, dial))
 }
 
-/// The first statements on each connection, whatever the server's settings. They limit waits for locked rows
-/// and tables, and for FLUSH TABLES WITH READ LOCK, because the default is up to a year.
+/// The first statements on each connection, which replace settings of the server. `limit` is the longest
+/// wait, in seconds, for locked rows and tables. By default, the server would wait for a table for a year.
 pub(super) fn settings(limit: u64) -> Vec<String> {
     vec![
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),

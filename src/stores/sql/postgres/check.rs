@@ -1,7 +1,7 @@
 //! Checks when a client connects whether server, sessions and tables can keep locks.
 //!
-//! After that, statements name the table with its schema, because a program's roles may have different search
-//! paths.
+//! Later statements name the table with its schema, because the user may change with new credentials, and the
+//! search path with the user.
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) shown: TableInUse,
     comment: String,
     has_queue: bool,
-    /// Whether this user may use the queue's table, or may not acquire locks and so does not need the table.
+    /// Whether this user may use the queue's table. Also true for a user who may not acquire any lock.
     is_queue_usable: bool,
 }
 
@@ -55,8 +55,8 @@ pub(super) fn session(
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // While its transaction is open, the second connection keeps its session. A pooler that refuses BEGIN
-    // gives even each statement another session.
+    // The open transaction binds the second connection to a session. A pooler that gives each statement
+    // another session refuses BEGIN as a violation of the protocol.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
@@ -188,8 +188,8 @@ pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answe
     let all = &database.queries.all;
     // A refusal is ignored here, because the statement's first use reports it again.
     drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
-    // The renewal of a lock that nobody holds shows whether a pooler left a transaction open. A refusal is
-    // left to `try_one`, which accepts a user who may only read.
+    // After a statement's first use, `run` checks that no pooler left a transaction open. This renewal, of no
+    // lock, provokes the check. A refusal is ignored: `try_one` accepts a user who may only read.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

@@ -142,7 +142,7 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// Waiting needs thread-locals, so a thread that is ending cannot wait. The watchdog repeats its releases.
+/// Waiting needs thread-locals, so a thread that is ending cannot release. The watchdog does that later.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -151,7 +151,7 @@ pub(super) struct PostgresConnection {
     pub(super) client: Arc<Client>,
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
-    /// Whether statements were prepared since `is_begun` last checked that no pooler left a transaction open.
+    /// Whether a prepared statement has not been used yet. After its first use, `send` calls `is_begun`.
     is_untried: bool,
     pub(super) table: Option<Arc<str>>,
     /// Whether the server has ended the session, even if the socket is still open.
@@ -265,7 +265,7 @@ impl PostgresConnection {
     }
 
     /// Sends all statements without waiting for answers in between, and then reads their rows. Each answer
-    /// after the first must come within `behind` of the one before. An error means that none was sent.
+    /// after the first must come within `behind` of the one before. If this call fails, it has sent none.
     fn send(
         &mut self,
         requests: &[(&Text, &Args)],
@@ -300,8 +300,8 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // If a transaction is open after a statement's first use, a pooler began it (pgpool-II does), because
-        // this crate prepares no statement in a transaction.
+        // This crate prepares no statement in a transaction. So if one is open after a statement's first use,
+        // a pooler began it, as pgpool-II does.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;
@@ -359,8 +359,8 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a pooler left a transaction open in this session: it then began before this statement. `false`
-    /// if no answer comes in time. Sent as text, because a prepared statement begins later than its own
+    /// Whether a transaction is open, for which `now()` is its start, and so before this statement's. `false` if
+    /// no answer comes in time. Sent as text, because a prepared statement begins later than its own
     /// transaction.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";

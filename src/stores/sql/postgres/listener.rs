@@ -1,7 +1,7 @@
 //! Wake-ups: each client has one connection for LISTEN, opened for its first waiter.
 //!
-//! The thread of `seam::hub` runs LISTEN and UNLISTEN. A channel counts as working (`set_up`) once the server
-//! has confirmed its LISTEN, because every message that is committed after that arrives.
+//! A thread runs LISTEN and UNLISTEN (see `seam::hub`). Once the server has confirmed the LISTEN of a channel,
+//! every message sent later arrives, so the channel then counts as working (`set_up`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

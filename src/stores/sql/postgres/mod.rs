@@ -1,5 +1,4 @@
-//! PostgreSQL. Each request is one statement on one row, and a transaction of its own at READ COMMITTED.
-//! LISTEN/NOTIFY wakes waiters.
+//! PostgreSQL. Each statement is a transaction of its own at READ COMMITTED. LISTEN/NOTIFY wakes waiters.
 
 mod check;
 pub mod in_transaction;
@@ -60,8 +59,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let session_locks = options.table.session_locks;
     let find = || check::find(seen, options, &mut first);
     let place = (!session_locks).then(find).transpose().map_err(failed)?;
-    // Session locks have other channels than a table's locks of the same name. A table's channels contain its
-    // name without the schema, because some clients name the schema, and others do not.
+    // The realm is part of each channel's name, so locks of the same name in two tables have two channels.
+    // It contains no schema, because only some clients of a table name the schema.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
@@ -85,10 +84,10 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
-/// The first statements on each connection, whatever the settings of server, database and role. The server
-/// gives up when the client does, and writes grants to disk. Plans must use an index: reading the whole table
-/// seems cheap while it is small, and the plan would remain when the table has grown. Plans do not depend on
-/// values, so each connection makes each plan once.
+/// The first statements on each connection, which replace settings of the server, database and role. Requests
+/// that the client has given up must end, and grants must be written to disk. Plans must use an index even if
+/// the table is small, because a plan remains when the table has grown. A plan does not depend on values, so
+/// each connection makes it once.
 fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
@@ -135,8 +134,8 @@ impl Database for Postgres {
         link.silent
     }
 
-    /// Notes the connection, because no time-out ends a commit that waits for a standby. The next connection
-    /// cancels the commit, so that sessions do not accumulate.
+    /// If the answer was late, notes the connection: its commit may wait for a standby, and no time-out ends
+    /// that. The next connection cancels the commit, so that sessions do not accumulate.
     fn give_up(&self, link: PostgresConnection) {
         if link.silent {
             self.given_up.lock().push(link.client.cancel_token());
@@ -204,8 +203,8 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Renews last the rows that other transactions have locked, and gives each a share of the time, so that
-    /// no hold's renewal waits for the row of another hold.
+    /// Renews first the rows that no other transaction has locked. Then waits for each locked row only for a
+    /// share of the time, so that one row does not use up the time of all.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);

@@ -75,7 +75,7 @@ pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> An
     }
 }
 
-/// Whether a table was refused or locked. (A locked row has the same code, but also a context.)
+/// Whether a table was refused or locked. (The code of a locked row is the same, but `where_` is given.)
 fn is_of_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
@@ -126,7 +126,7 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
 
 fn refusal(error: tokio_postgres::Error, table: Option<&str>) -> Error {
     let (kind, words) = match error.code().map_or(refused::ANYTHING, classify) {
-        // The transaction is only this statement, so the client can repeat it, and reports `Busy` instead.
+        // The transaction contained only this statement, so the client can repeat it: `Busy`.
         (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
         other => other,
     };

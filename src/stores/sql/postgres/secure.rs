@@ -21,7 +21,7 @@ impl Secure {
     pub(super) fn new(mode: TlsMode, options: &TlsOptions) -> Result<Secure> {
         Ok(Secure(match mode {
             TlsMode::Disable => None,
-            // Certificates are checked only if the user named authorities.
+            // The server's name is not checked, and its certificate only if the user named authorities.
             TlsMode::Prefer | TlsMode::Require | TlsMode::VerifyCa => {
                 Some(tls::config_for_any_name(options)?)
             }
@@ -99,7 +99,7 @@ impl Write for Ready<'_, '_> {
 }
 
 impl SecureStream {
-    /// Runs `talk` after the handshake, and after earlier bytes have been written.
+    /// Runs `talk`. Before that, rustls completes the handshake and writes earlier bytes.
     fn talk<'a, 'b, T>(
         &'a mut self,
         context: &'a mut Context<'b>,
@@ -123,7 +123,7 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         if read.is_pending() {
-            // The first call may only have sent a reply of TLS. The second makes new data wake this task.
+            // The first call may only have handled messages of TLS. The second waits for data to wake the task.
             read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
         buf.advance(ready!(read)?);

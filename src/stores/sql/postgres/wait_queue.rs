@@ -1,10 +1,11 @@
 //! The wait queue of a lock: a table beside that of the locks, with a row for each waiting client.
 //!
-//! Without waiters, a release is one statement. Otherwise one statement frees the lock, and a second one
-//! notifies the first client. A client that joins also writes to the lock's row. A release at the same moment
-//! then sees the new waiter, or the waiter sees that the lock was freed meanwhile, and asks again. The queue
-//! only orders and wakes clients; the lock's row decides whether the lock is free. Therefore a release works
-//! even if the server refuses the queue's table. See docs/decisions/0032.
+//! The queue only orders and wakes clients. The lock's row decides whether the lock is free, so a release
+//! works even if the server refuses the queue's table. See docs/decisions/0032.
+//!
+//! If clients wait, a second statement after the release notifies the first of them. No release misses a new
+//! waiter, because a client that joins the queue also writes to the lock's row. If that write comes first, the
+//! release sees the waiter. If the release comes first, the waiter sees the free lock, and asks again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -141,8 +142,8 @@ impl Postgres {
         }
     }
 
-    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each row
-    /// whether the channel was missing. If so, waiters that came before could send no recall.
+    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each claim
+    /// whether this wrote a missing channel: then earlier waiters could send no recall.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -175,7 +176,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // A row without a channel was recalled. If the claim `hears`, `mark` may have skipped the row.
+            // A recall has removed the channel. (If the claim `hears`, `mark` may have skipped a locked row.)
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),

@@ -72,9 +72,9 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection to the table `OPEN`. The connection must have read the database, so that its log and
-    /// index exist. `before` is the database file that was at the path before the connection was opened.
-    /// Returns `None` if the connection may have other files open than those now at the path.
+    /// Adds a connection to the table `OPEN`. `None` if it may have other files open than those now at the path.
+    /// The caller has read the database over it, so that log and index exist. `before` is the file that was at
+    /// the path before the caller opened the connection.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
@@ -134,8 +134,8 @@ impl SqliteConnection {
 }
 
 impl Drop for SqliteConnection {
-    /// When the last connection to a file is closed, SQLite writes the log into the database and deletes the
-    /// log by name. That must not happen if another log is in place now, which has newer changes.
+    /// When the last connection to a file is closed, SQLite deletes the log by name. If another log has this
+    /// name now, its changes would be lost, so `leave` closes the connection without that.
     fn drop(&mut self) {
         if !self.is_in_place() {
             leave(self.place.lock().take());
@@ -172,8 +172,8 @@ thread_local! {
     static WAITS_UNTIL: Cell<Moment> = const { Cell::new(Moment::from_nanos(0)) };
 }
 
-/// The first and the longest pause before another try to become the writer. A request lasts some 50 µs, so
-/// SQLite's own pauses, which begin with 1 ms, are too long.
+/// Limits of the random pauses before another try to become the writer: of the first pause, and of all. A
+/// request lasts some 50 µs, so SQLite's own pauses, which begin with 1 ms, are too long.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
 /// Makes the connection wait for other writers, as long as [`wait_until`] says.
