@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_writes_wait_for_the_renewals_connection() {
+    fn directory_writes_wait_for_the_connection_of_renewals() {
         let pool = pool(LASTING, 1);
         let (begins, has_begun) = crate::sync::channel::bounded(1);
         let (ends, has_ended) = crate::sync::channel::bounded(1);

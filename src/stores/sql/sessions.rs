@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reentrys_release_after_the_session_ended_reports_loss() {
+    fn releasing_a_re_entry_after_the_session_ended_reports_loss() {
         let (server, store, claim) = held_twice();
         assert!(matches!(store.release(&claim, 1, soon()), Ok(Release::StillHeld)));
         server.is_over.store(true, Ordering::SeqCst);
@@ -557,7 +557,7 @@ mod tests {
 
     /// The server may not have noticed the end of the connection. Then the session still has the lock.
     #[test]
-    fn a_broken_sessions_release_is_unknown_until_the_server_confirms() {
+    fn releasing_a_broken_session_is_unknown_until_the_server_answers() {
         for breaks_first in [false, true] {
             let (server, store, claim) = held_twice();
             if breaks_first {
@@ -578,7 +578,7 @@ mod tests {
 
     /// The demoted server still answers renewals, which write nothing, but the new one may grant the lock.
     #[test]
-    fn a_demoted_servers_session_lock_is_lost() {
+    fn a_session_lock_of_a_demoted_server_is_lost() {
         let (server, store, claim) = held_twice();
         let open = server.open.load(Ordering::SeqCst);
         server.is_read_only.store(true, Ordering::SeqCst);
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_leaves_other_owners_sessions_alone() {
+    fn an_attempt_leaves_sessions_of_other_owners_alone() {
         let (server, store, first) = held_twice();
         let (second, third) = (claim(), claim());
         store.attempt(&second, 1, soon()).granted();

@@ -20,7 +20,7 @@ fn check(store: &RedisStore, holder: &Claim) -> CachedCheck {
 }
 
 #[test]
-fn a_waiter_of_each_kind_sends_a_listening_holder_one_recall() {
+fn waiters_of_each_kind_send_one_recall_after_each_check() {
     for (held, wanted, first) in FIRST_CHECKS {
         let (server, store) = served();
         let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
@@ -49,7 +49,7 @@ fn a_waiter_of_each_kind_sends_a_listening_holder_one_recall() {
 
 /// A check sets `leasehold:cached`. The first waiter that sends a recall removes it, so no other sends one.
 #[test]
-fn after_each_check_one_waiter_may_send_a_recall() {
+fn each_check_lets_the_next_waiter_send_a_recall() {
     let (server, store) = served();
     let mut listening = Messages::of(&server, "leasehold_wake:{k}:");
     let holder = take(&store, holder(Kind::Mutex));
@@ -102,7 +102,7 @@ fn a_check_finds_only_live_waiters_of_other_clients() {
 }
 
 #[test]
-fn the_holder_is_shown_although_the_hash_has_notes_too() {
+fn the_holder_is_found_although_the_hash_has_other_fields() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fair] {
         let (holder, other) = (holder(kind), claim(kind, "k", 30_000));

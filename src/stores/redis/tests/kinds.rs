@@ -151,7 +151,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
 }
 
 #[test]
-fn a_fair_locks_dead_waiters_are_skipped() {
+fn dead_waiters_of_a_fair_lock_are_skipped() {
     let (server, store) = served();
     let (holder, dead, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
     store.attempt(&once(&holder), 1, soon()).granted();
@@ -185,7 +185,7 @@ fn a_fair_locks_dead_waiters_are_skipped() {
 
 /// Regression: the times in `TIMEOUTS` moved hours into the future or the past as waiters came and left.
 #[test]
-fn fair_waiters_timeouts_do_not_drift() {
+fn timeouts_of_fair_waiters_do_not_drift() {
     let (server, store) = served();
     let holder = of(Kind::Fair);
     store.attempt(&once(&holder), 1, soon()).granted();
@@ -236,7 +236,7 @@ fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
 }
 
 #[test]
-fn a_fair_waiters_place_outlasts_redisson_waiters_ahead() {
+fn a_fair_waiter_keeps_its_place_behind_redisson_waiters() {
     let (server, store) = served();
     for wait_ms in [5_000, 300_000, 600_000] {
         let holder = of(Kind::Fair);
@@ -347,7 +347,7 @@ fn marker(claim: &Claim, level: u32) -> String {
 }
 
 #[test]
-fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
+fn the_timeout_of_a_reader_is_prolonged_but_never_shortened() {
     let (server, store) = served();
     let (reader, other, writer) = (of(Kind::Read), for_ms(&of(Kind::Read), 60_000), of(Kind::Write));
     for kind in [Kind::Read, Kind::Write] {
@@ -392,7 +392,7 @@ fn a_readers_timeout_key_is_prolonged_but_never_shortened() {
 
 /// Redisson differs: the renewals of its watchdog shorten a writer's longer lease.
 #[test]
-fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
+fn a_nested_read_or_renewal_never_shortens_the_write_lease() {
     let (server, store) = served();
     let writer = for_ms(&of(Kind::Write), 60_000);
     let reader = Claim { owner: writer.owner, ..for_ms(&of(Kind::Read), 5_000) };
@@ -516,7 +516,7 @@ fn a_store_without_memory_refuses_only_acquires() {
 }
 
 #[test]
-fn counters_publish_the_same_messages_as_redisson() {
+fn semaphores_and_latches_publish_the_messages_of_redisson() {
     let (server, store) = served();
     let mut messages = Messages::of(&server, "redisson_");
     let mut told = |channel: &str, payload: &str| {
@@ -599,7 +599,7 @@ fn an_unread_condition_notification_goes_to_the_next_waiter() {
 }
 
 #[test]
-fn a_condition_notification_that_nobody_reads_expires() {
+fn passing_on_a_condition_notification_restores_its_expiry() {
     let (server, store) = served();
     let waiters: Vec<Claim> = (0..3).map(|_| of(Kind::Signal)).collect();
     for waiter in &waiters {

@@ -71,7 +71,7 @@ fn permit_counts_beyond_two_to_the_53_are_refused() {
 }
 
 #[test]
-fn the_records_of_repeatable_permit_requests_expire() {
+fn the_records_of_permit_requests_expire() {
     let (server, store) = served();
     let (setting_up, adding, kept) =
         (of(Kind::Semaphore), of(Kind::Semaphore), Claim { is_granted: true, ..of(Kind::Semaphore) });
@@ -95,7 +95,7 @@ fn the_records_of_repeatable_permit_requests_expire() {
 }
 
 #[test]
-fn a_permit_change_failing_midway_is_not_recorded() {
+fn a_permit_change_that_fails_leaves_no_request_record() {
     let (server, store) = served();
     // 2.5 passes the script's comparison, but DECRBY refuses it.
     server.run(&["SET", "k", "2.5"]);
@@ -116,7 +116,7 @@ fn a_permit_change_failing_midway_is_not_recorded() {
 }
 
 #[test]
-fn another_programs_string_is_refused_as_a_count() {
+fn a_string_of_another_program_is_refused_as_a_count() {
     let (server, store) = served();
     server.run(&["SET", "k", "a token"]);
     for kind in [Kind::Semaphore, Kind::Permits, Kind::Latch] {
@@ -178,7 +178,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
 }
 
 #[test]
-fn a_deleted_semaphores_permits_do_not_enter_a_new_one() {
+fn permits_of_a_deleted_semaphore_are_not_added_to_another() {
     let (server, store) = served();
     set_up(&store, Kind::Permits, 1);
     store.attempt(&for_ms(&of(Kind::Permits), 50), 1, soon()).granted();
@@ -220,7 +220,7 @@ fn releases_do_not_revive_a_deleted_semaphore() {
 }
 
 #[test]
-fn permits_are_queried_and_released_by_id() {
+fn leased_permits_are_inspected_changed_and_released_by_id() {
     let (server, store) = served();
     let ask = |what: &Counting| count(&store, &of(Kind::Permits), what);
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::AskOut)), (None, Some(0)));

@@ -162,7 +162,7 @@ fn one_wait_command_covers_all_earlier_grants() {
 }
 
 #[test]
-fn a_grant_counts_although_another_callers_replica_wait_failed() {
+fn a_failed_replica_wait_fails_only_one_of_two_grants() {
     // One thread sends a WAIT for both grants. It fails, and so does this thread. The other sends its own.
     let counted = while_others_gather(2, |wait| [":0\r\n", ":1\r\n"].into_iter().for_each(wait));
     assert_eq!(counted.into_iter().filter(|is| *is).count(), 1);
@@ -174,7 +174,7 @@ const LOADS: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\
 const ONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n7\r\n";
 
 #[test]
-fn without_replicas_grants_count_and_the_lack_is_reported_once() {
+fn grants_without_a_replica_are_valid_and_reported_once() {
     let (role, waits) = (Arc::new(Mutex::new((ALONE, ":0\r\n"))), Arc::new(Mutex::new(0)));
     let (says, counter) = (Arc::clone(&role), Arc::clone(&waits));
     let fake = Fake::start(move |command| match command.split(' ').next() {

@@ -125,7 +125,7 @@ fn a_missing_right_loses_no_permit() {
 /// If the failed removal from the queue became a refusal, the client would not release the lock that it has
 /// been granted.
 #[test]
-fn a_fair_grant_counts_though_leaving_the_queue_fails() {
+fn a_fair_grant_is_valid_though_leaving_the_queue_fails() {
     let server = Server::start(&[]);
     for right in ["zrem", "lpop"] {
         server.run(&["FLUSHALL"]);

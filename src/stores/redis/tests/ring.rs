@@ -38,7 +38,7 @@ fn a_ring_node_grants_a_token_lock_to_one_token() {
 }
 
 #[test]
-fn a_moved_names_fencing_tokens_keep_rising() {
+fn fencing_tokens_of_a_moved_name_keep_rising() {
     let (server, store) = served();
     store.set_mark("", "1", soon()).done();
     let fenced = claim(Kind::Fenced, "lk", 30_000);

@@ -209,7 +209,7 @@ fn an_unusable_token_counter_fails_the_acquire_before_any_write() {
 }
 
 #[test]
-fn another_programs_hash_is_a_busy_lock_and_stays_unchanged() {
+fn a_hash_of_another_program_is_busy_and_stays_unchanged() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     server.run(&["HSET", "lk", "mode", "read", "other:1", "abc"]);
@@ -366,7 +366,7 @@ fn releases_use_publish_spublish_or_both_as_configured() {
 
 /// The owner lost the lock while its release was on its way, and another owner acquired it.
 #[test]
-fn a_former_holders_late_release_changes_nothing() {
+fn a_late_release_of_a_former_holder_changes_nothing() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let kept = || Claim { caches: true, ..claim(kind, "lk", 30_000) };
@@ -389,7 +389,7 @@ fn a_former_holders_late_release_changes_nothing() {
 /// Notes are the fields of a lock's hash beside the owner's. A hash that has only notes is no lock: clients
 /// can acquire it, and a forced unlock removes it.
 #[test]
-fn cleaning_up_removes_a_lock_key_that_holds_only_notes() {
+fn notes_without_an_owner_are_no_lock_and_are_removed() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let hold = Claim { caches: true, ..claim(kind, "lk", 30_000) };

@@ -20,7 +20,7 @@ fn locks(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_multi_lock_takes_locks_up_to_the_first_busy_one() {
+fn a_multi_lock_request_stops_at_the_first_busy_lock() {
     let (server, store) = served();
     take(&store, claim(Kind::Mutex, "c", 30_000));
     assert_eq!(ask(&store, &wishes(&["a", "f", "c", "d"]), true).done(), []);
@@ -49,7 +49,7 @@ fn a_multi_lock_takes_locks_up_to_the_first_busy_one() {
 }
 
 #[test]
-fn a_multi_locks_release_says_which_locks_were_held() {
+fn releasing_a_multi_lock_says_which_locks_were_held() {
     let (server, store) = served();
     let held = wishes(&["a", "b", "c", "d"]);
     assert_eq!(ask(&store, &held, true).done().len(), 4);
@@ -148,7 +148,7 @@ fn every_grant_waits_for_required_replicas() {
 }
 
 #[test]
-fn a_multi_locks_tokens_grow_despite_lost_counters() {
+fn fencing_tokens_of_a_multi_lock_grow_despite_lost_counters() {
     let (server, store) = served();
     let mut last = vec![None; 2];
     let mut messages = Messages::of(&server, "redisson_lock__channel:");

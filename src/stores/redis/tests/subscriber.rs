@@ -239,7 +239,7 @@ fn the_loss_and_return_of_a_server_are_reported() {
 }
 
 #[test]
-fn other_programs_messages_do_not_end_a_subscription() {
+fn messages_of_other_programs_do_not_end_a_subscription() {
     let (server, store) = served();
     let (listening, _woken) = listens(&store);
     let big = "x".repeat(1_000_000);
@@ -263,7 +263,7 @@ fn an_overlong_message_costs_a_reconnect() {
 }
 
 #[test]
-fn closing_twice_ends_the_subscribers_thread_and_connection() {
+fn closing_ends_the_subscription_connection_even_if_repeated() {
     let (server, store) = served();
     let (listening, woken) = listens(&store);
     store.close();
@@ -459,7 +459,7 @@ fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
 }
 
 #[test]
-fn a_new_listener_keeps_an_ending_subscription() {
+fn a_new_listener_restores_the_unsubscribe_delay() {
     let server = Server::start(&[]);
     let linger = Duration::from_secs(3_600);
     let Subscribes(subscriber) = &subscriber(&server.options(), linger, Duration::from_secs(60));

@@ -38,7 +38,7 @@ fn a_repeated_token_lock_attempt_renews_its_own_grant() {
 }
 
 #[test]
-fn a_token_lock_publishes_no_messages() {
+fn a_token_lock_has_no_channel_to_listen_on() {
     let (_server, store) = served();
     let me = claim(Kind::Token, "lk", 30_000);
     let waker = crate::sync::Waker::default();

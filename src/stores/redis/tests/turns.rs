@@ -121,7 +121,7 @@ fn readers_that_stopped_attempting_delay_a_writer_only_once() {
 }
 
 #[test]
-fn a_writer_woken_while_the_lock_is_busy_keeps_place() {
+fn a_writer_woken_for_a_busy_lock_keeps_its_place() {
     let (server, store) = served();
     let (first, second, reader) =
         (waits(Kind::Write, 200), waits(Kind::Write, LONG_MS), waits(Kind::Read, 0));

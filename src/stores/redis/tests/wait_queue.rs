@@ -264,7 +264,7 @@ fn a_clock_set_back_removes_no_waiter() {
 }
 
 #[test]
-fn only_a_queued_clients_poll_prolongs_a_live_queues_expiry() {
+fn only_queued_clients_that_poll_prolong_a_live_queue() {
     let (server, store) = served();
     let [_holder, first, second] = held(&store);
     queued(&store, &first);
@@ -306,7 +306,7 @@ fn only_the_first_waiter_watches_for_releases() {
 }
 
 #[test]
-fn an_elections_queue_has_three_candidate_places() {
+fn at_most_three_candidates_of_an_election_join_the_queue() {
     let (server, store) = served();
     store.attempt(&waiter(), 1, soon()).granted();
     let full = |leads| queued(&store, &Claim { leads, ..waiter() }).1 == ListensFor::Nothing;
@@ -444,7 +444,7 @@ fn a_waiter_outside_the_queue_recalls_a_cached_lock() {
 }
 
 #[test]
-fn a_multi_locks_attempt_respects_the_wait_queue() {
+fn a_multi_lock_attempt_respects_the_wait_queue() {
     let (server, store) = served();
     let [holder, first, second] = held(&store);
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
@@ -601,7 +601,7 @@ fn a_grant_removes_a_client_that_requeued_after_its_notification() {
 }
 
 #[test]
-fn a_clients_own_subscription_does_not_count_as_a_listener() {
+fn a_client_does_not_count_as_its_own_listener() {
     let server = Server::start(&[]);
     let (store, other) = (server.store(), server.store());
     let holder = claim(Kind::Mutex, "k", 30_000);
@@ -617,7 +617,7 @@ fn a_clients_own_subscription_does_not_count_as_a_listener() {
 }
 
 #[test]
-fn every_queue_mode_grants_a_reserved_lock_to_its_client() {
+fn a_client_gets_its_reserved_lock_in_every_queue_mode() {
     let (server, store) = served();
     for queue_mode in [QueueMode::Waits, QueueMode::Yields, QueueMode::InWaitQueue, QueueMode::IsNext] {
         let next = by(&waiter(), queue_mode);

@@ -149,7 +149,7 @@ mod tests {
     const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
 
     #[test]
-    fn every_address_of_a_host_name_is_tried() {
+    fn both_address_families_of_a_host_are_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::Builder::new().spawn(move || {

@@ -126,7 +126,7 @@ impl Database for Mysql {
         link.silent
     }
 
-    /// If the answer was late, notes the session: its commit may wait for a replica, and no time-out ends that.
+    /// If the answer was late, notes the session, because no time-out ends a commit that waits for a replica.
     /// The next connection ends the session, so that sessions do not accumulate.
     fn give_up(&self, link: MysqlConnection) {
         if link.silent {

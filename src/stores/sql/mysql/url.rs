@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_mysql_connections_use_tls_by_default() {
+    fn mysql_connections_use_tls_if_remote_or_demanded() {
         for (url, skips_name, believes_all) in [
             ("mysql://db.example.org/x", false, false),
             ("mysql://localhost/x?tcp_connect_timeout_ms=1000&ssl-mode=VERIFY_IDENTITY", false, false),

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_queues_table_gets_the_lock_tables_schema_and_prefix() {
+    fn queue_table_takes_schema_and_prefix_of_the_lock_table() {
         let table = format!("{}.{}", identifier("Some \"schema\""), identifier("leasehold_locks"));
         let text = "SELECT FROM leasehold_locks, leasehold_locks_wait_queue AS leasehold";
         let expected = "SELECT FROM \"Some \"\"schema\"\"\".\"leasehold_locks\", \

@@ -359,7 +359,7 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction is open, for which `now()` is its start, and so before this statement's. `false` if
+    /// Whether a transaction is open: then `now()`, its start, lies before this statement's start. `false` if
     /// no answer comes in time. Sent as text, because a prepared statement begins later than its own
     /// transaction.
     fn is_begun(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Wake-ups: each client has one connection for LISTEN, opened for its first waiter.
 //!
-//! A thread runs LISTEN and UNLISTEN (see `seam::hub`). Once the server has confirmed the LISTEN of a channel,
+//! A thread runs LISTEN and UNLISTEN (see `seam::hub`). Once the server has confirmed a channel's LISTEN,
 //! every message sent later arrives, so the channel then counts as working (`set_up`).
 
 use std::sync::{Arc, Weak};

@@ -134,8 +134,8 @@ impl Database for Postgres {
         link.silent
     }
 
-    /// If the answer was late, notes the connection: its commit may wait for a standby, and no time-out ends
-    /// that. The next connection cancels the commit, so that sessions do not accumulate.
+    /// If the answer was late, notes the connection, because no time-out ends a commit that waits for a
+    /// standby. The next connection cancels the commit, so that sessions do not accumulate.
     fn give_up(&self, link: PostgresConnection) {
         if link.silent {
             self.given_up.lock().push(link.client.cancel_token());

@@ -123,7 +123,7 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         if read.is_pending() {
-            // The first call may only have handled messages of TLS. The second waits for data to wake the task.
+            // The first call may only have handled messages of TLS. The second lets new data wake the task.
             read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
         buf.advance(ready!(read)?);

@@ -4,8 +4,8 @@
 //! works even if the server refuses the queue's table. See docs/decisions/0032.
 //!
 //! If clients wait, a second statement after the release notifies the first of them. No release misses a new
-//! waiter, because a client that joins the queue also writes to the lock's row. If that write comes first, the
-//! release sees the waiter. If the release comes first, the waiter sees the free lock, and asks again.
+//! waiter, because a client that joins the queue also writes to the lock's row. If that write comes first,
+//! the release sees the waiter. If the release comes first, the waiter sees the free lock, and asks again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -142,8 +142,8 @@ impl Postgres {
         }
     }
 
-    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each claim
-    /// whether this wrote a missing channel: then earlier waiters could send no recall.
+    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each
+    /// claim whether this wrote a missing channel: then earlier waiters could send no recall.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_queues_dead_rows_are_removed_once_a_minute() {
+    fn dead_wait_queue_rows_are_removed_once_a_minute() {
         let (queue, begun) = (QueueUse::default(), Moment::from_nanos(0));
         let at = |seconds| queue.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
         assert_eq!(

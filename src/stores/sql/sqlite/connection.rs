@@ -72,9 +72,9 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection to the table `OPEN`. `None` if it may have other files open than those now at the path.
-    /// The caller has read the database over it, so that log and index exist. `before` is the file that was at
-    /// the path before the caller opened the connection.
+    /// Adds a connection to the table `OPEN`. The caller has read the database over it, so that log and index
+    /// exist. `before` is the file that was at the path before the caller opened the connection. Returns
+    /// `None` if the connection may have other files open than those now at the path.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
@@ -305,7 +305,7 @@ mod tests {
     /// Another thread searches for connections to close, but waits for the mutex until the new one is listed.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_connection_being_opened_is_not_closed_as_stray() {
+    fn a_new_connection_is_not_closed_as_stray() {
         let (_folder, path) = at_rest();
         let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

@@ -117,7 +117,7 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// The milliseconds since the machine started. Read before the statement, which may then wait for the file. If
+/// The milliseconds since the machine started. Read before a statement, which may then wait for the file. If
 /// the time is old by then, the new lease ends earlier, and other leases count as alive for longer.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
