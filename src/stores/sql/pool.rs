@@ -1,8 +1,8 @@
 //! The connections to one database.
 //!
 //! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. If a server
-//! answers that it is read-only, all older connections are closed. Session locks' connections are outside the
-//! pool, and stay open, because closing them would free their locks. See docs/decisions/0035.
+//! answers that it is read-only, all connections opened before the answer are closed. Connections that hold
+//! session locks are outside the pool: closing them would free the locks. See docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};

@@ -139,7 +139,7 @@ pub(super) trait Rows: Database {
         Ok(None)
     }
 
-    /// The error if SQLite's file was replaced, so that other clients do not see this connection's changes.
+    /// The error if SQLite's file was replaced: other clients then do not see this connection's changes.
     fn displaced(&self, _link: &Self::Link) -> Option<Error> {
         None
     }

@@ -41,8 +41,8 @@ pub(super) trait SessionDatabase: Database {
     /// read-only.
     fn prolong(&self, link: &mut Self::Link, lease: Duration) -> Answer<bool>;
 
-    /// Frees the lock, notifies waiters, and removes the limit on idling. `false` if the session did not hold
-    /// the lock, or the server has become read-only.
+    /// Frees the lock, notifies waiters (on PostgreSQL), and removes the limit on idling. `false` if the
+    /// session did not hold the lock, or the server has become read-only.
     fn unlock(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
     fn holder(&self, link: &mut Self::Link, name: &LockName) -> Answer<Option<String>>;
@@ -172,7 +172,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server promoted in its place may grant the lock, so this hold ends.
+            // The server is read-only. The one promoted in its place may grant the lock, so this hold ends.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
@@ -180,7 +180,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.forget_ended();
-        // An earlier attempt of this owner, with an unknown outcome, may have acquired the lock.
+        // A repeated attempt: an earlier one of this owner has acquired the lock.
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
             return Ok(Attempt::granted(None));
         }

@@ -47,7 +47,7 @@ fn waiters_of_each_kind_send_one_recall_after_each_check() {
     }
 }
 
-/// A check sets `leasehold:cached`. The first waiter that sends a recall removes it, so no other sends one.
+/// A check sets the field `leasehold:cached`. A waiter that finds the field removes it, and sends a recall.
 #[test]
 fn each_check_lets_the_next_waiter_send_a_recall() {
     let (server, store) = served();

@@ -225,7 +225,7 @@ fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     server.run(&["RPUSH", QUEUE, who]);
 }
 
-/// Removes Redisson's first waiter, as Redisson does: subtracts its wait from all times.
+/// Removes the first waiter, one of Redisson's, as Redisson does: subtracts its wait from the other times.
 fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
     assert_eq!(list(server, &["LRANGE", QUEUE, "0", "0"]), [who]);
     server.run(&["LPOP", QUEUE]);
@@ -262,7 +262,7 @@ fn a_fair_waiter_keeps_its_place_behind_redisson_waiters() {
             let left = left(&ours[at], ahead);
             assert!((5_000..=19_000).contains(&left), "{wait_ms}, {at}: {left}");
         }
-        // Redisson's waiters are granted the lock first, and release it before one of ours asks again.
+        // `java:1` acquires and releases the lock before a waiter of ours attempts again. Later so does `java:2`.
         freed(&store, &holder);
         redisson_goes(&server, "java:1", wait_ms);
         for waiter in &ours[1..3] {

@@ -113,8 +113,7 @@ fn without_an_unsubscribe_delay_a_subscription_ends_with_its_listeners() {
     assert_eq!(subscribers(&server), 1);
     drop(second);
     eventually(|| subscribers(&server) == 0);
-    // Listeners in quick succession each get a working subscription, whatever commands earlier ones left
-    // under way.
+    // Each new listener gets a working subscription, although commands of earlier ones are still under way.
     for _ in 0..100 {
         let listening = listen(&store, &waker);
         eventually(|| listening.is_up());
@@ -144,7 +143,7 @@ fn a_reconnect_resubscribes_and_wakes_all_listeners() {
     for _ in 0..5 {
         let before = listening.message_count();
         assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
-        // When a subscription breaks and is restored, every waiter wakes twice.
+        // Waiters wake when the subscription breaks, and when it is restored, so the count rises by two.
         eventually(|| listening.message_count() >= before + 2 && listening.is_up());
         assert!(is_woken(&woken));
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
@@ -197,7 +196,7 @@ fn a_refused_subscription_is_retried() {
         assert!(remembered > Duration::from_secs(60), "each refused try may fill a line of the server's log");
     }
     channels().lock().refused_until(Clock::System.now());
-    // Any message from the server makes the reading thread check what is due.
+    // A message from the server, here about a second channel, makes the reading thread subscribe again.
     let other = Waker::default();
     let _second = store.listen(&claim(Kind::Mutex, "other", 30_000), &other).unwrap();
     eventually(|| listening.is_up());
@@ -397,7 +396,7 @@ fn a_subscription_survives_a_short_stop_of_its_process() {
     drop(listening);
 }
 
-/// If a process handed the lock only to its own threads, the other process would starve.
+/// If a client handed the lock only to its own threads, the other client would starve.
 #[test]
 fn two_busy_clients_share_a_lock_fairly() {
     let server = Server::start(&[]);

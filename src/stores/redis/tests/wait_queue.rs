@@ -189,8 +189,8 @@ fn a_queued_client_leaves_the_wait_queue_when_granted() {
     );
 }
 
-/// Puts clients into the wait queue, as if they had joined and last asked that many seconds ago. One script
-/// sets all places, so that they have the same base time on a busy machine.
+/// Puts clients into the wait queue. `places` says how many seconds ago each joined, and last attempted. One
+/// script sets all places, so that they have the same base time on a busy machine.
 fn stand(server: &Server, places: &[(&String, i64, i64)]) {
     let script = "local now = redis.call('time')[1]
         for i = 1, #ARGV, 3 do
@@ -399,7 +399,7 @@ fn the_first_waiter_recalls_a_cached_lock_once() {
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "the check changed the expiry");
     server.run(&["HDEL", "k", "leasehold:cached"]);
     assert_eq!(look(), CachedCheck::Wanted, "the waiter's recall was lost");
-    // After a hand-off the lock is no longer cached, but an ordinary hold of the new owner.
+    // A hand-off ends the caching: the new owner's hold is an ordinary one.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));

@@ -57,7 +57,7 @@ impl SessionDatabase for Mysql {
 
     fn unlock(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<bool> {
         let freed = link.number(&self.queries.session_free, &Args::one("name", name))? == Some(1);
-        // The lock is free, so a failure to reset the limit is no error. It only ends the connection's use.
+        // The lock is free, so a failed reset of the limit is no error, but the connection is not used again.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }

@@ -245,7 +245,7 @@ impl PostgresConnection {
     }
 
     /// Runs two statements, and returns their rows. The second begins after the first has committed. Fails if
-    /// the first fails, or if either cannot be prepared: then neither is sent.
+    /// the first fails. If either cannot be prepared, fails without sending any.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),

@@ -126,8 +126,8 @@ impl SqliteConnection {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether the connection can be used again. One that failed to read may have combined the old index with
-    /// a new log; all connections that share the index must then be closed.
+    /// Whether the connection can be used again. After a failed read it cannot: it may have combined the old
+    /// index with a new log.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.place.lock().is_some() && self.is_in_place()
     }
