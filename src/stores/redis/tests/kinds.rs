@@ -262,7 +262,7 @@ fn a_fair_waiter_keeps_its_place_behind_redisson_waiters() {
             let left = left(&ours[at], ahead);
             assert!((5_000..=19_000).contains(&left), "{wait_ms}, {at}: {left}");
         }
-        // `java:1` acquires and releases the lock before a waiter of ours attempts again. Later so does `java:2`.
+        // `java:1` acquires and releases the lock before a waiter of ours attempts again.
         freed(&store, &holder);
         redisson_goes(&server, "java:1", wait_ms);
         for waiter in &ours[1..3] {

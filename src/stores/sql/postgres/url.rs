@@ -71,7 +71,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let ca = ca.filter(|_| !is_system).map(file).transpose()?;
     let tls =
         TlsOptions { ca: options.tls.ca.clone().or(ca), identity: options.tls.identity.clone().or(identity) };
-    // Public authorities certify anybody, so their certificates prove nothing if the host name is not checked.
+    // Public authorities certify anybody, so a certificate proves nothing unless the host name is checked.
     let is_full = mode.is_none_or(|mode| mode == TlsMode::VerifyFull);
     Error::unless(!is_system || is_full, || "sslrootcert=system goes with sslmode=verify-full only")?;
     let words = "sslmode=verify-ca needs your own certificate authorities: name them by sslrootcert or tls_ca, or use verify-full";
