@@ -424,8 +424,8 @@ fn force_unlock_recalls_a_cached_lock() {
     }
 }
 
-/// Every client that waits sends a recall, even if it may not join the wait queue. A client that only tries
-/// sends none.
+/// Every client that waits sends a recall, even if its queue mode keeps it out of the wait queue. A client
+/// that only tries once sends none.
 #[test]
 fn a_waiter_outside_the_queue_recalls_a_cached_lock() {
     let (server, store) = served();
