@@ -165,7 +165,7 @@ impl Say {
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
-        // One write, so that lines of several processes do not mix. An error means that no one reads.
+        // One write, so that lines of several processes do not mix. No other place could report its failure.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }

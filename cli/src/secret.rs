@@ -86,7 +86,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // As a subreaper this process may have reaped the child. Then the status is unknown, which is no error.
+    // Another thread may have reaped this child as an orphan. Then `wait` fails, and the output still counts.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed bytes that are not text")?;

@@ -26,8 +26,8 @@ pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended
     ended
 }
 
-/// Prints why connecting failed, and returns the exit code, as [`explain`] does. First tests whether only the
-/// client or only the server uses TLS, a likely reason.
+/// Prints why connecting failed, and returns the exit code, as [`explain`] does. If the error may come from
+/// TLS on one side only, first tests whether the server uses TLS.
 pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
     let is_silent = matches!(
         error.kind(),
@@ -89,8 +89,8 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The settings from the environment, which are read once, and the builder that has them. The first client
-/// takes the builder; a later client reads the environment again.
+/// The settings from the environment, as read at the first use, and the builder that read them. The first
+/// call of [`builder`] takes that builder; later calls read the environment again.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);
@@ -172,7 +172,7 @@ pub(crate) fn text(error: &Error) -> String {
         Some(error) => error.detail().to_owned(),
         None => cause.to_string(),
     });
-    // This is the system's text for a time-out, which `words` names already.
+    // “Resource temporarily unavailable” is the system's text for a time-out, which `words` names already.
     let cause = cause.filter(|cause| !cause.starts_with("Resource temporarily"));
     if let Some(cause) = cause.filter(|cause| !words.contains(cause)) {
         words += &format!(" ({cause})");
@@ -229,7 +229,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Shuts the client down, so that its entries leave the store. Gives up on a silent store after a second.
+/// Shuts the client down, so that its directory entry leaves the store. Waits at most a second.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }

@@ -253,7 +253,7 @@ fn add_latency(
     report.add(lease_finding(lease, command_timeout, &latency));
 }
 
-/// Judges whether the lease is long enough: it is renewed every third of its time, and one renewal may fail.
+/// Judges the lease: the client renews it after each third, and a hold must outlast one failed renewal.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";

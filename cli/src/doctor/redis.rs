@@ -16,8 +16,8 @@ const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
-    /// A lock name that only this run of `doctor` uses. It begins with `name`, so a user with rights to names
-    /// by their beginning has the same rights to it.
+    /// A lock name that only this run of `doctor` uses. It begins with `name`, so rights on a prefix of
+    /// `name` cover it too.
     pub(super) own_name: String,
     pub(super) lease: Duration,
     pub(super) limit: Duration,
@@ -257,7 +257,7 @@ fn clock(wire: &mut Wire) -> Result<Finding, Finding> {
     Ok(clock_finding(difference, took / 2))
 }
 
-/// Judges the server's clock, which is `ahead` of this machine's by so many seconds, within `unsure`.
+/// Judges the server's clock, which is `ahead` seconds ahead of this machine's, give or take `unsure`.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

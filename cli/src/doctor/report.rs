@@ -26,7 +26,7 @@ impl Verdict {
     }
 }
 
-/// The outcome of one check. Its words never contain a URL, a password or a server's text.
+/// The outcome of one check. The words must contain neither a URL nor a password.
 pub(super) struct Finding {
     check: &'static str,
     pub(super) verdict: Verdict,

@@ -181,7 +181,8 @@ pub(super) fn own(part: &str, name: &str) -> String {
     if name.contains('{') { format!("{part}:{name}") } else { format!("{part}:{{{name}}}") }
 }
 
-/// The requests of a client for locks of this name, in an order in which they can be tried.
+/// The requests of a client for locks of this name. Their order matters when they are tried: if a request
+/// creates a key without an expiry, a later one gives the key an expiry or deletes it.
 fn requests(name: &str) -> Vec<Request> {
     let (channel, token) = (own("redisson_lock__channel", name), own("redisson_lock_token", name));
     let (queue, next) = (own("leasehold_lock_queue", name), own("leasehold_lock_next", name));

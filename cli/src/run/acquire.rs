@@ -76,8 +76,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock stays held if no renewal follows; `None` if it is lost. If the store granted it late,
-/// that time is so short that the command would be ended at once, so this waits for the first renewal.
+/// How long the lock stays held if no renewal follows; `None` if it is lost. If the grant came late and the
+/// client renews the hold, first waits for a renewal. Otherwise the command would have to end at once.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));

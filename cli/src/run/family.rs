@@ -1,9 +1,9 @@
 //! A command's processes: its process group, and on Linux all its descendants.
 //!
 //! A process can leave its group and session (`su -c`, `setsid`, a double fork), and its parent can end
-//! first. But no process can leave its ancestors: helper and supervisor are *child subreapers*, so orphans
-//! below them become their children. Once a subreaper has no children, all descendants have ended. On other
-//! systems only the group is known.
+//! first. But orphans stay below a *child subreaper*: they become its children. The supervisor (`leasehold
+//! run`) and its child, the [helper](super::helper), are subreapers. Once a subreaper has no children, all
+//! descendants have ended. On other systems only the group is known.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // Without a handler for SIGCONT the timer would stop after its first signal.
+        // Linux does not repeat a timer whose signal it discards, as it discards SIGCONT without a handler.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -130,8 +130,8 @@ impl Awake {
     /// has work next.
     ///
     /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
-    /// again. On a busy machine the first timer's signal may stay pending for long, so the other two first
-    /// fire at `due` and 200 ms later.
+    /// again. On a busy machine the first timer's SIGCONT may be pending at the stop, so the other two timers
+    /// first fire at `due` and 200 ms later.
     pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
         for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {
@@ -232,8 +232,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     found
 }
 
-/// The children of all threads of a process. While processes end, the list may lack a child: callers read it
-/// again.
+/// The children of all threads of a process. While processes end, the list may lack a child.
 fn children(of: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proc_stat_line_yields_parent_group_and_start() {
+    fn process_fields_are_read_from_a_line_of_proc_stat() {
         let member = Member::read(71, ZOMBIE).unwrap();
         assert_eq!((member.parent, member.group, member.began), (1, 70, 5_976_714));
     }

@@ -98,7 +98,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     if Moment::now() >= until.minus(args.margin) {
         return parts::send(&stream, &Report::Late);
     }
-    // The command inherits the end `lost`, which becomes readable when the lock is lost.
+    // The command inherits `lost`, which becomes readable at a loss, or when the helper ends the command.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
@@ -234,8 +234,7 @@ impl Helper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The watching thread reports the command's end before it drops its sender. Without that
-                // report, nothing watches the command.
+                // Both sending threads have ended. If none sent the command's end, nothing watches it.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -310,8 +309,8 @@ impl Helper<'_> {
         }
     }
 
-    /// Called when all orders have been read: the command has ended, or the supervisor is gone, so that no
-    /// process renews the lock. A command that still runs gets the grace, because at least that time is left.
+    /// Called when all orders have been read: the command has ended, or no supervisor is left to renew the
+    /// lock. A command that still runs gets the grace, since `act` ends it when less time is left.
     fn orphaned(&mut self) {
         self.has_all_orders = true;
         if self.ended.is_none() && (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
@@ -328,7 +327,7 @@ impl Helper<'_> {
 
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        // The thread `orders` reads what was sent before, and then sends `Event::Orphaned`.
+        // The shutdown ends the thread `orders`, after it has read all orders and sent `Event::Orphaned`.
         self.stream.shutdown(Shutdown::Read).ok();
         if report == Report::Unwatched {
             self.kill();
@@ -336,8 +335,8 @@ impl Helper<'_> {
         self.end_rest();
     }
 
-    /// Called after the command's end. If the supervisor had sent it TERM, the processes that it started get
-    /// the grace, and are then killed. Otherwise they may go on.
+    /// Once the command has ended and the supervisor has sent it TERM, the processes that the command started
+    /// get the grace, and are then killed. Without TERM they may go on.
     fn end_rest(&mut self) {
         if self.ended.is_some() && self.is_asked && self.stage == Stage::Running {
             let kill_at = Moment::now().plus(self.args.grace).min(self.limit());

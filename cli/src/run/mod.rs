@@ -286,8 +286,8 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
     Ok(exit)
 }
 
-/// Ends this process by the interrupt that ended its wait: a shell ends its loop or script only if the
-/// interrupt itself killed the process. The exit code stays the same.
+/// If `exit` says SIGINT, ends this process by SIGINT itself: a shell ends its loop or script only if the
+/// signal killed the process. The shell sees the same exit code.
 pub(crate) fn end_as_interrupted(exit: Exit) {
     if exit == Exit::Signal(SIGINT) && terminal::is_foreground() {
         signal_hook::low_level::emulate_default_handler(SIGINT).ok();

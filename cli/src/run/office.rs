@@ -1,5 +1,5 @@
-//! `elect --listen`: answers over HTTP whether this process leads (`/leader`), and whether it does or could
-//! (`/ready`).
+//! `elect --listen`: answers over HTTP whether this process leads (`/leader`), and whether it leads or could
+//! become the leader (`/ready`).
 //!
 //! The supervisor publishes until when it leads, and each answer compares this with the clock. Therefore a
 //! 200 is always written before the helper kills the command, even if only the answering thread runs. The
@@ -78,7 +78,7 @@ impl Office {
         if let Some(refusal) = http::refusal(request) {
             return refusal;
         }
-        // No answer names a lock, host or program, so any `Host` is accepted, unlike in `serve`.
+        // No answer names a lock, host or program, so any `Host` header will do, unlike in `serve`.
         match request.path.as_str() {
             "/leader" => leader(*self.stage(), Moment::now()),
             "/ready" => self.ready(),

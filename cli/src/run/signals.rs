@@ -81,7 +81,7 @@ impl Caught {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
-                    // Before the command runs, a stop or continue is meant for this process.
+                    // While no command runs, a stop or continue is meant for this process.
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
@@ -107,8 +107,8 @@ impl Caught {
         })
     }
 
-    /// Runs work that may wait for the store on another thread. After a signal to end the program, waits for
-    /// the work for at most `more`, then leaves the thread behind.
+    /// Runs `act` on another thread, since it may have to wait for the store. After a signal that asks this
+    /// program to end, waits for `act` for at most `more`, then leaves the thread behind.
     pub(crate) fn unless_signaled<T: Send + 'static>(
         &self,
         what: &str,
@@ -122,7 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // If `more` is zero, the signal wins even over a success: nothing reads it later.
+                        // If `more` is zero, a finished `act` does not count: no later code reads the signal.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -138,9 +138,9 @@ impl Caught {
         }
     }
 
-    /// Called when the command has ended: starts a thread that ends the program by a signal, one that the
-    /// command missed or a later one. The program has `more` time after the signal to end by itself; then
-    /// `last_words` reports unfinished work.
+    /// Called when the command has ended: starts a thread that waits for a signal to end the program. A signal
+    /// that the command missed counts. If the program still runs `more` time later, the thread calls
+    /// `last_words`, which reports unfinished work, and ends the program.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
@@ -211,7 +211,8 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Lets this thread, and threads that it starts, write to the terminal and hand it over from the background.
+/// Blocks SIGTTOU for this thread, and threads that it starts. It would stop a background process that writes
+/// to the terminal or gives the terminal to another group.
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);

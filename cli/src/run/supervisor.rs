@@ -104,7 +104,7 @@ fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Re
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// The most owners that are named: the innermost ones, if `leasehold run` is nested more deeply.
+    /// The most owners that LEASEHOLD_UNDER names: the innermost, if `leasehold run` is nested more deeply.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
@@ -174,7 +174,7 @@ enum Ended {
     Exited(i32),
     Signaled(i32),
     Not(Exit),
-    /// The helper ended without a report, and the command ended with it.
+    /// No report says how the command ended, or it never began.
     Unknown,
 }
 
@@ -240,7 +240,7 @@ impl Supervisor<'_> {
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            // If an order is lost, the next order replaces it.
+            // If the send fails, `until` stays as it is, so the next beat sends an order again.
             if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
@@ -348,7 +348,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The helper was killed by a signal. The command must not run without a helper.
+    /// Called when the helper has ended without a report. The command must not run without a helper.
     fn without_helper(&mut self) -> Ended {
         if let Some(group) = self.group {
             let family = self.family(group);

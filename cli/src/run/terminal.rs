@@ -19,8 +19,8 @@ impl Terminal {
         Terminal { tty, given: false }
     }
 
-    /// Gives the terminal to a command whose input and output it is. In a pipeline other programs may need
-    /// the terminal, so the command gets it only when it uses it.
+    /// Gives the terminal to a command whose input and output are the terminal. In a pipeline other programs
+    /// may need the terminal, so there a command gets it only after the command was stopped for using it.
     pub(super) fn offer(&mut self, group: Pid) {
         if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             self.give(group);

@@ -20,9 +20,9 @@ const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// The times for a window. Renewals are a third of the window apart, so at most a third remains for the
-    /// grace. The window is a little shorter than the requested lease (1 % for clocks, and the request's
-    /// time), so a grace of a third of the lease is cut, not refused.
+    /// The times for a window. A renewal begins when a third of the window is over. The grace takes at most
+    /// the last third, so time for the renewal's answer remains between them. The options allow a grace of a
+    /// third of the lease. It is cut to fit, since the window is a little shorter than the lease.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),

@@ -143,7 +143,7 @@ fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> A
             Err(error) => return Err(error),
         }
     }
-    // To close with unread bytes would reset the connection and lose the answer, so the rest is read first.
+    // A close with unread bytes would reset the connection and lose the answer, so read what still comes.
     stream.shutdown(Shutdown::Write)?;
     let (end, mut unread) = (Moment::now().plus(TO_CLOSE), [0; 1024]);
     for _ in 0..64 {

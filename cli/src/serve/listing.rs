@@ -22,7 +22,7 @@ const SHARE: u32 = 100;
 /// The store's processor time, measured on Redis 7, to list a key that is no lock (`LOCK_COST`: a lock).
 const KEY_COST: Duration = Duration::from_micros(2);
 const LOCK_COST: Duration = Duration::from_micros(20);
-/// The end of a run is computed from two clocks, so lists differ in it, by less than this many seconds.
+/// A run's end is computed from two clocks, so it may differ between lists, by less than this many seconds.
 const JITTER: u64 = 2;
 
 pub(crate) struct Listing {
@@ -54,7 +54,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used: the label `kind` of the metrics, by which alerts limit holding times and waiters.
+/// How a lock is used: the label `kind` of the metrics. Alerts have other limits for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
@@ -97,8 +97,8 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The groups of lock names that have metrics of their own: the first ones seen. All others share the group
-/// `other`, so that the number of series is bounded and a series does not come and go.
+/// The groups (the texts before the colon in lock names) that have metrics of their own: the first ones seen.
+/// All others share the group `other`, which bounds the number of series; and no series comes and goes.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
@@ -257,7 +257,7 @@ impl Group {
 #[derive(Default)]
 struct Waiters {
     by_name: HashMap<String, Vec<(Duration, Value)>>,
-    /// Whether some client both waits for a lock and holds one, as each member of a deadlock does.
+    /// Whether some client both waits and holds, as in deadlocks other than those of nested `leasehold run`.
     may_be_deadlocked: bool,
 }
 
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_names_group_ends_at_its_first_colon() {
+    fn names_are_grouped_by_their_text_before_the_first_colon() {
         let mut groups = Groups::default();
         assert_eq!(groups.of_name("orders:7:lines"), "orders");
         assert_eq!(groups.of_name("nightly-import"), OTHER);

@@ -5,7 +5,7 @@ use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The metrics as text. While the store is in trouble they lack the counts of locks, which would be outdated.
+/// The metrics as text. While the store is in trouble they lack all that the last list tells: it is outdated.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     let is_up = f64::from(u8::from(trouble.is_none()));

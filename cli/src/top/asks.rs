@@ -51,7 +51,7 @@ pub(crate) struct Asks {
 impl Asks {
     pub(crate) fn start(client: &LockClient, pattern: &str, interval: Duration) -> io::Result<Asks> {
         let (asks, asked) = unbounded();
-        // With room for one answer, the thread below polls only once more before `top` draws the last answer.
+        // The channel holds one answer, so the thread below blocks after one more poll until `top` takes it.
         let (answer, answers) = bounded(1);
         let visible = Arc::<Mutex<Vec<String>>>::default();
         let mut thread = Thread {

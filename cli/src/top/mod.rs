@@ -1,4 +1,4 @@
-//! `top`: a store's locks in a terminal, polled each second.
+//! `top`: a store's locks in a terminal, polled at an interval.
 
 mod asks;
 mod screen;

@@ -92,7 +92,7 @@ fn run_once_and_elect_wait_for_a_restarting_store() {
         let said = || std::fs::read_to_string(&errors).unwrap();
         let waits = || {
             let mut run = server.leasehold(words);
-            // With `-w` the wait for the store is as long as the wait for the lock, so 1 ms must not end it.
+            // `-w` limits the wait for the store too, so a retry time-out of 1 ms must not end that wait.
             run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
             let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
             eventually("the run waits", || said().contains("the store is waited for"));
@@ -188,7 +188,7 @@ fn as_many_commands_run_as_there_are_permits() {
 }
 
 #[test]
-fn run_refuses_another_permit_count_until_permits_set_changes_it() {
+fn run_refuses_a_permit_count_other_than_the_stored_one() {
     let server = Server::start();
     let run = |permits: &str| server.outcome(&["run", "-q", "--permits", permits, "slots", "--", "true"]);
     let permits = |arguments: &[&str]| server.outcome(&[&["permits", "slots"], arguments].concat());
@@ -242,7 +242,7 @@ fn the_command_inherits_stdin_and_only_one_descriptor_of_leasehold() {
     let known: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!((known[0], known.len()), ("known", 4), "{said}");
     assert!(known[2].parse::<u64>().is_ok());
-    // The test has files open, which a command inherits with or without `leasehold`.
+    // Any command inherits the test's own open files, so a plain `sh` shows which ones to expect.
     let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", list]));
     let mut expected: Vec<&str> = alone.split_whitespace().chain([known[3]]).collect();
     let mut open: Vec<&str> = said.lines().skip(2).flat_map(str::split_whitespace).collect();
@@ -454,7 +454,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
 }
 
 #[test]
-fn listing_many_locks_never_keeps_the_server_busy() {
+fn ls_lists_many_locks_by_short_requests() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
     let server = Server::start();
     let script = "for n = ARGV[1], ARGV[1] + 999 do local key = 'lock:' .. string.format('%.0f', n) \

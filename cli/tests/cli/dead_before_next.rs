@@ -24,8 +24,8 @@ pub(crate) enum Child {
     Script,
     Nohup,
     DoubleFork,
-    /// The command becomes a daemon: it has its own session and another folder, forks once more, closes its
-    /// parent's files, and ignores HUP.
+    /// The command becomes a daemon: it has its own session and another folder, forks once more, closes
+    /// inherited files, and ignores HUP.
     Daemon,
 }
 
@@ -76,12 +76,12 @@ enum Fault {
 /// The lease is so long that the test passes even if a busy machine stalls for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
 /// How long the command may run after its key was deleted. The next renewal, within 5 s (a third of the 15 s
-/// lease), finds the loss. Without that renewal the command would run for at least 9 s.
+/// lease), finds the loss. Without it the command would run for 9 s at least, almost until the window ends.
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
-/// Checks in pairs of commands that the first is dead before the second is granted the lock. The first writes
-/// time stamps until it is ended. The second waits for the lock and writes one.
+/// Checks in pairs of commands that the first is dead before the second is granted the lock, or soon after
+/// its key was deleted. The first writes time stamps until it is ended. The second waits, and writes one.
 fn compare(fault: Fault, kinds: &[Child]) {
     let server = Server::start();
     let all: Vec<(usize, Child)> =
@@ -177,12 +177,12 @@ fn command_dies_before_the_next_command_begins_if_leasehold_is_killed() {
 }
 
 #[test]
-fn command_dies_before_the_next_despite_stopped_supervisor_and_helper() {
+fn commands_do_not_overlap_if_supervisor_and_helper_are_stopped() {
     compare(Fault::BothStopped, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn command_dies_before_the_next_despite_stopped_helper_and_killed_supervisor() {
+fn commands_do_not_overlap_after_helper_stop_and_supervisor_kill() {
     compare(Fault::HelperStoppedAndSupervisorKilled, &[Child::IgnoresTerm]);
 }
 

@@ -123,7 +123,7 @@ fn doctor_finds_a_server_that_may_evict_locks() {
 }
 
 #[test]
-fn missing_persistence_warns_and_fails_strict_checks() {
+fn missing_persistence_is_a_warning_and_fails_strict_checks() {
     let server = Server::start();
     let (code, findings) = doctor(&server.url(), &[]);
     assert_eq!(code, 0);

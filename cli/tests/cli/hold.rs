@@ -180,8 +180,8 @@ fn the_shell_of_a_lost_hold_dies_before_the_next_command_begins() {
     });
 }
 
-/// Checks that a shell's command is dead before another client is granted the lock. The signal comes 1.1 s
-/// before the lease ends, so that the test passes on a busy machine.
+/// Checks that a shell's command is dead before another client is granted the lock. With a lease of 6 s the
+/// shell is signalled a second before the lease ends, enough time even on a busy machine.
 fn is_dead_before_the_next(case: &str) {
     let server = Server::start();
     let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };
@@ -238,8 +238,8 @@ fn the_process_that_signals_the_shell_is_replaced_if_killed() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // The keeper cannot go on until the lookout, its new child, runs `leasehold`. A stop before that would
-    // block the keeper, so the test waits too.
+    // The keeper is blocked until its new child runs `leasehold`. Stopping the child earlier would keep the
+    // keeper blocked, so the test waits for that moment.
     eventually(
         "another process that can end the shell runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
@@ -340,7 +340,7 @@ fn hold_and_release_exit_with_their_documented_codes() {
         assert_eq!(code, wanted, "{text}: {said}");
         assert!(said.starts_with("leasehold: ") || said.contains("error: "), "{text}: {said}");
     }
-    // Another user may have taken the folder's name in TMPDIR, so a folder is used that no other can create.
+    // The folder for sockets in TMPDIR is open to others, as if another user's, so `hold` uses one in /run.
     let taken = "mkdir -m 777 \"$DIR/x\" && chmod 777 \"$DIR/x\" && mkdir -m 755 \"$DIR/x/leasehold-$(id -u)\" && \
           hold=$(TMPDIR=\"$DIR/x\" leasehold hold -q job) && leasehold release \"$hold\" && echo \"$hold\"";
     let (code, said) = code(taken);

@@ -86,7 +86,7 @@ fn a_setup_warning_is_printed_only_by_the_first_run() {
         command.env("XDG_RUNTIME_DIR", &folder);
         command
     };
-    // A thread prints the warning at some moment of the run, so the test waits for the text.
+    // A run may end before its thread prints the warning, so the test repeats runs until one prints it.
     let mut said = String::new();
     eventually("the warning is printed", || {
         said += &outcome(&mut with(&["run", "--lease", "2s", "job", "--", "sleep", "0.2"])).1;

@@ -266,7 +266,7 @@ fn once_on_an_unsupported_store_suggests_an_alternative() {
 }
 
 #[test]
-fn each_subcommand_takes_a_dashed_lock_name_after_two_dashes() {
+fn lock_names_that_begin_with_a_dash_follow_two_dashes() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!(

@@ -145,7 +145,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // While 3 s pass and two lists are fetched: the page's longest busy time, and the number of added rows.
+    // Measures the page's longest busy time and the added rows, until 3 s are over and two lists fetched.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \

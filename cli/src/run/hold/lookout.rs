@@ -49,7 +49,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             tell();
         }
         match orders.recv_timeout(if left.is_zero() { CHECK_EVERY } else { CHECK_EVERY.min(left) }) {
-            // Until the first order, which comes before the handle is printed, `until` is `NEVER`.
+            // Before the first order `until` is `NEVER`, which `max` would keep.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
@@ -94,7 +94,7 @@ impl Lookout {
 
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
-        // If an order is lost, the next order replaces it.
+        // If the send fails, `until` stays as it is, so the next beat sends an order again.
         if until > self.until.plus(Duration::from_millis(1))
             && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {

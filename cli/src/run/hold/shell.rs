@@ -75,8 +75,8 @@ impl Shell {
         }
     }
 
-    /// Signals the shell before its descendants, so that a script does not start its next command when one
-    /// dies.
+    /// Signals the shell before its descendants, so that a script does not start its next command when the
+    /// current one dies.
     pub(super) fn signal(self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         if !self.is_alive() {
