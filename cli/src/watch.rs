@@ -29,7 +29,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Ended {
 }
 
 fn wait(caught: &Caught, ended: &Receiver<Ended>, end: Moment) -> Ended {
-    // The channel's clock may stop while the machine sleeps, so the time is checked once a second.
+    // The time-out of `select!` may stop while the machine sleeps, so look at the clock once a second.
     const CHECK_EVERY: Duration = Duration::from_secs(1);
     loop {
         let left = end.since(Moment::now());

@@ -94,7 +94,7 @@ pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
 fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, String>) -> bool {
     const ADVICE: &str = "Install Redis 6.2 or later, or Valkey";
     let mut version = greeting.get("version").cloned().unwrap_or_default();
-    // A server before 6.0, or a proxy, does not answer HELLO with a version, so INFO is asked.
+    // Servers before 6.0 and some proxies do not answer HELLO with a version, so `doctor` sends INFO.
     let greets = !version.is_empty();
     if !greets {
         version =

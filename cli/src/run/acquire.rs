@@ -117,8 +117,8 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
-/// Acquires a permit of the semaphore `name`. The inner `Err`: its number of permits is not `permits`, which
-/// was reported.
+/// Acquires a permit of the semaphore `name`. The inner `Err`: the semaphore has another number of permits
+/// than `permits`, and the error was printed.
 fn permit(
     client: &LockClient,
     name: &str,

@@ -182,8 +182,7 @@ impl Member {
         Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// A process of which only the pid is known, such as another user's under `hidepid`. `None`: no process
-    /// has it.
+    /// A process of which only the pid is known, as another user's under `hidepid`. `None`: there is none.
     fn hidden(pid: i32) -> Option<Member> {
         let there = test_kill_process(Pid::from_raw(pid)?);
         let hidden = Member { pid, parent: 0, group: 0, is_dead: false, began: 0, memory: (0, 0) };

@@ -192,7 +192,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
 /// `--at-least` is over.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
-    // A late request must not free another owner's lock, so this lock must outlast any request.
+    // `force_unlock` would free another owner's lock too, so this lock must outlast the request.
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)

@@ -54,7 +54,7 @@ impl Part {
     }
 
     pub(super) fn program(self) -> io::Result<Command> {
-        // This path works even if the program's file was replaced meanwhile.
+        // `/proc/self/exe` works even if the program's file was replaced meanwhile.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         let mut command = Command::new(own);
         command.arg0("leasehold").arg(self.role()).arg(serde_json::to_string(&self)?);

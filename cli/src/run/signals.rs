@@ -138,8 +138,8 @@ impl Caught {
         }
     }
 
-    /// Called when the command has ended: starts a thread that waits for a signal to end the program. A signal
-    /// that the command missed counts. If the program still runs `more` time later, the thread calls
+    /// Called when the command has ended: starts a thread that waits for a signal to end the program.
+    /// A signal that the command missed counts. If the program still runs `more` time later, the thread calls
     /// `last_words`, which reports unfinished work, and ends the program.
     pub(super) fn end_by_signal(
         &self,

@@ -1,5 +1,5 @@
-//! On Windows no command can run under a lock. This module refuses the actions that run one, and catches
-//! signals for the other actions.
+//! On Windows this program holds no lock for a command or a shell. This module refuses such actions, and
+//! catches signals for the others.
 
 /// Used here only by `doctor`, which prints for how long a store may be down.
 #[allow(dead_code, reason = "no command is ended here")]
@@ -21,7 +21,7 @@ pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Ended {
     refused(common, "elect")
 }
 
-/// Refuses an action that runs a command: Windows has no sure way to end the command before the lock is lost.
+/// Refuses `action`: Windows has no sure way to end a command or a shell before the lock is lost.
 fn refused(common: &Common, action: &str) -> Ended {
     let words =
         format!("{action} is for Unix only: a command could outlive the lock here; take the library, or WSL");

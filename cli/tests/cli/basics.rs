@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::world::{Run, Server, ends, eventually, leasehold, outcome, signal, stock};
 
 #[test]
-fn run_exits_with_its_commands_exit_code() {
+fn run_exits_with_the_exit_code_of_its_command() {
     let server = Server::start();
     for code in [0, 1, 3, 79, 255] {
         let script = format!("exit {code}");

@@ -121,7 +121,7 @@ fn every_line_of_the_deployment_files_runs_its_command() {
 
 /// As under cron, only root can read the file with the URL, and the command runs as another user.
 #[test]
-fn the_crontabs_job_cannot_read_the_file_with_the_url() {
+fn the_job_of_the_crontab_cannot_read_the_url_file() {
     let server = Server::start();
     if !rustix::process::getuid().is_root() {
         return crate::world::skipped("the crontab's line is root's");

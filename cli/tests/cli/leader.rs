@@ -147,7 +147,7 @@ fn a_candidate_answers_http_requests_while_its_store_is_down() {
 fn elect_refuses_an_address_in_use_before_the_election() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    // `elect` waits for an absent store, so it must check the address before.
+    // `elect` waits for an absent store, so it ends here only if it checks the address first.
     let mut run = leasehold(&["elect", "--listen", &port, "led", "--", "true"]);
     let said = ends(run.env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 70, "");
     assert!(said.starts_with(&format!("leasehold: cannot listen on 127.0.0.1:{port}: ")), "{said}");

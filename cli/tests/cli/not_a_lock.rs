@@ -40,7 +40,7 @@ fn no_command_shows_or_deletes_keys_that_are_no_locks() {
 }
 
 #[test]
-fn force_ends_redissons_locks_and_other_programs_token_locks() {
+fn force_ends_redisson_locks_and_token_locks_of_other_programs() {
     let server = Server::start();
     server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
     server.ends(&["force", "java", "--yes"], 0, "java was released by force");

@@ -37,7 +37,7 @@ impl Shell {
             found = above;
         }
         // In `$(…)` the shell reads the pipe that this program writes. A caller that writes to the same pipe
-        // is a program in between, such as `timeout`, which ends together with this one.
+        // is a program in between, such as `timeout`, and would end before the shell.
         let own = output_of("self");
         let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
         if is_pipe && own == output_of(&found.pid.to_string()) {
