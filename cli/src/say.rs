@@ -284,7 +284,7 @@ mod tests {
     const HOSTILE: &str = "a\n\r\t\u{1b}[2J\u{7f}\u{9b}1m\u{202e}b\u{2028}\u{2066}é漢";
 
     #[test]
-    fn control_characters_in_other_programs_text_are_escaped() {
+    fn control_characters_in_text_of_other_programs_are_escaped() {
         let text = plain(HOSTILE);
         assert!(!text.chars().any(is_acted_upon), "{text:?}");
         assert!(text.starts_with("a\\n\\r\\t\\u{1b}[2J") && text.ends_with("é漢"), "{text}");

@@ -102,7 +102,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_password_commands_first_output_line_is_the_password() {
+    fn the_password_is_the_first_line_that_the_command_prints() {
         let said = |command: &str| printed_by(command, "host:1");
         let shown = format!("{:?}", said("printf '%s\\nmore\\n' S3CR3T").unwrap());
         assert!(!shown.contains("S3CR3T"), "{shown}");

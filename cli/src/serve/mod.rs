@@ -176,7 +176,7 @@ mod tests {
     use super::{HTML, warning};
 
     #[test]
-    fn an_address_that_others_can_reach_is_warned_of() {
+    fn serve_warns_of_an_address_that_others_can_reach() {
         for (address, is_open) in [
             ("127.0.0.1:1", false),
             ("[::1]:1", false),

@@ -141,7 +141,7 @@ fn a_run_that_loses_its_lock_never_exits_0() {
 }
 
 #[test]
-fn run_strict_exits_80_if_the_releases_outcome_is_unknown() {
+fn run_strict_exits_80_after_a_release_of_unknown_outcome() {
     let server = Server::start();
     for (strict, code) in [(true, 80), (false, 0)] {
         let file = server.path(&format!("strict-{strict}"));

@@ -192,7 +192,7 @@ fn command_dies_before_the_next_command_begins_if_redis_is_stopped() {
 }
 
 #[test]
-fn command_dies_soon_after_its_locks_key_is_deleted() {
+fn command_dies_soon_after_its_lock_is_deleted_in_redis() {
     compare_all(Fault::KeyDeleted);
 }
 

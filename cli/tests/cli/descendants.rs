@@ -232,7 +232,7 @@ fn a_run_with_sigchld_ignored_ends_with_its_command() {
 }
 
 #[test]
-fn orphans_are_reaped_when_run_is_a_containers_init() {
+fn run_reaps_orphans_as_the_init_process_of_a_container() {
     let server = Server::start();
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     container.env("LEASEHOLD_URL", server.url());

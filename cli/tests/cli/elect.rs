@@ -21,7 +21,7 @@ fn came_after(server: &Server, first: &str, second: &str) {
 }
 
 #[test]
-fn a_new_leaders_command_begins_after_the_former_leaders_command_ended() {
+fn new_leaders_start_their_command_after_the_former_command_ended() {
     for strike in [Signal::KILL, Signal::STOP] {
         let server = Server::start();
         let first = candidate(&server, "first", &[]);

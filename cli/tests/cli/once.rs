@@ -91,7 +91,7 @@ fn once_works_on_a_sqlite_file() {
 }
 
 #[test]
-fn a_kill_grace_longer_than_a_third_of_the_at_most_option_is_refused() {
+fn once_refuses_kill_grace_over_a_third_of_maximum_time() {
     let server = Server::start();
     let with = |grace: &str| {
         let arguments = ["once", "job", "--at-least", "1s", "--at-most", "15s", "--kill-grace", grace, "--"];
@@ -186,7 +186,7 @@ fn a_job_gets_a_fencing_token_and_its_last_run_is_shown() {
 }
 
 #[test]
-fn a_run_that_loses_its_lock_keeps_the_earlier_runs_record() {
+fn a_run_that_loses_its_lock_keeps_the_previous_record() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
