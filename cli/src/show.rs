@@ -18,7 +18,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Ended {
             let shown = inspect(client, name, args.token).map_err(explained(say))?;
             let is_silent = common.quiet && common.format == Format::Text;
             if !is_silent {
-                // Some stores keep no record of a last run, and some users may not read it: no error then.
+                // Not every store keeps a last run, and not every user may read it, so errors are ignored.
                 let last = client.last_run(name).ok().flatten();
                 let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
                 let cycles = if shown.is_held() && is_waited_for { cycles::seen(client) } else { Vec::new() };

@@ -234,7 +234,7 @@ impl Helper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Both sending threads have ended. If none sent the command's end, nothing watches it.
+                // Both sending threads have ended. If no report came, nothing watches the command.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();

@@ -122,7 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // If `more` is zero, a finished `act` does not count: no later code reads the signal.
+                        // If `more` is zero, the signal counts, not a finished `act`: no later code reads it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -211,8 +211,8 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Blocks SIGTTOU for this thread, and threads that it starts. It would stop a background process that writes
-/// to the terminal or gives the terminal to another group.
+/// Blocks SIGTTOU for this thread, and threads that it starts. The signal would stop a background process
+/// that writes to the terminal or gives the terminal to another group.
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);

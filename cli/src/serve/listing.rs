@@ -54,7 +54,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used: the label `kind` of the metrics. Alerts have other limits for each value.
+/// How a lock is used: the label `kind` of the metrics. Alerts on long holds or many waiters are for `Lock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
@@ -98,7 +98,7 @@ pub(crate) struct Group {
 }
 
 /// The groups (the texts before the colon in lock names) that have metrics of their own: the first ones seen.
-/// All others share the group `other`, which bounds the number of series; and no series comes and goes.
+/// All others share the group `other`, so the number of series is bounded, and no series comes and goes.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,

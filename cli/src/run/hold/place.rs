@@ -82,8 +82,8 @@ impl Socket {
     }
 
     /// Notes the hold's shell and owner in the private folder. Without the note, programs that the shell
-    /// starts would find no deadlock through the hold. The text is the target of a symbolic link, since a link
-    /// is created atomically.
+    /// starts would find no deadlock through the hold. The text is the target of a symbolic link, since links
+    /// are created atomically.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
         std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
             .ok();
