@@ -250,7 +250,7 @@ fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     found
 }
 
-/// The first of `users` that exists, to run a server that refuses root. `None` if this is not root.
+/// The first of `users` that exists, to run a server that refuses root. `None`: there is none, or no need.
 fn own_user(users: &[&str]) -> Option<String> {
     let asked = |words: &[&str]| Command::new("id").args(words).output().unwrap();
     let exists = |user: &&&str| asked(&[user]).status.success();
