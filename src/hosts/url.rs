@@ -102,7 +102,7 @@ impl HostList<'_> {
     }
 }
 
-/// One `host[:port]`, with an IPv6 address in brackets; `is_sure` as for [`Host::given`].
+/// One `host[:port]`, with an IPv6 address in brackets. `is_sure`: the host cannot be a part of a password.
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     let (host, said) = match text.strip_prefix('[') {
@@ -150,7 +150,7 @@ mod tests {
 
     #[cfg(feature = "etcd")]
     #[test]
-    fn an_unknown_url_parameter_is_named_in_the_error() {
+    fn an_error_names_an_unknown_url_parameter_but_no_secret() {
         let (rest, pairs) = parameters("redis://h/1?db=2&&x=a%20b=c").unwrap();
         assert_eq!((rest, pairs), ("redis://h/1", vec![("db", "2"), ("x", "a%20b=c")]));
         no_parameters("etcd://h/p?").unwrap();

@@ -1,7 +1,7 @@
 //! The keys derived from a name: Redisson's keys and channels, and ours beside them.
 //!
-//! This list is complete. A lock's name must not look like a derived key, which could be another lock's
-//! queue or counter. A key with a suffix has braces, so a name without braces cannot look like one.
+//! [`Part`] lists them all. A lock's name must not look like a derived key, which could be another lock's
+//! queue or counter. A derived key with a suffix has braces, so no name without braces looks like such a key.
 
 /// The lock that a health check asks about; never held.
 pub(crate) const PING: &str = "leasehold_ping";

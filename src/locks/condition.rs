@@ -56,7 +56,7 @@ use crate::time::{Lease, Moment};
 #[must_use = "a condition is a handle, which waits for nothing yet: call `wait_while()`"]
 pub struct Condition {
     lock: RedisLock,
-    /// If the name is bad: the error, which the first use returns.
+    /// If the name is bad: the error, which each use returns.
     name: std::result::Result<Arc<LockName>, Arc<Error>>,
     given: Arc<str>,
 }
@@ -234,7 +234,7 @@ impl Condition {
         let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The guard may be of the fenced lock although the condition is of the plain one.
+            // The condition may be of the plain lock, the guard of the fenced one: the guard's kind decides.
             let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -254,7 +254,7 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // The error says that the thread holds nothing, so no level may stay.
+                    // The error says that the thread holds nothing, so the levels acquired so far must end.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }

@@ -26,7 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Until `settle` only this thread can release the hold, which the search for deadlocks must know.
+        // The search for deadlocks must know that only this thread can release the hold until `settle`.
         entered.hold.with(|own| own.acquires_more = Some(ThreadMarker::current().id()));
         self.0.push(HeldLevel::new(engine, entered));
     }
@@ -175,8 +175,9 @@ macro_rules! group_guard {
             }
 
             /// The fencing token of the group: the token of its first lock with one, larger than every
-            /// earlier group's. `None` if no lock has one, and in a forked child. If holders of a single lock
-            /// write the data too, use that lock's token: [`fencing_token_of`](Self::fencing_token_of).
+            /// earlier token of that lock. `None` if no lock has one, and in a forked child. If holders of a
+            /// single lock write the data too, use that lock's token:
+            /// [`fencing_token_of`](Self::fencing_token_of).
             #[must_use]
             pub fn fencing_token(&self) -> Option<FencingToken> {
                 self.group.0.iter().find_map(HeldLevel::fencing_token)

@@ -39,7 +39,7 @@ use crate::time::Moment;
 pub enum HoldState {
     /// The lease is confirmed and not about to end.
     Held,
-    /// Held until `until`, but a renewal is overdue: finish, or begin only what can be repeated.
+    /// Held until `until`, but a renewal failed or is overdue: finish, or begin only what can be repeated.
     AtRisk {
         /// The end of the hold, unless a renewal gets through.
         until: Instant,

@@ -148,7 +148,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // Why a lock was not held is asked after all releases, so that this request delays none of them.
+        // The request that asks why a lock was not held comes last, so that it delays no release.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }

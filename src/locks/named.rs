@@ -63,7 +63,7 @@ pub struct RedisLock {
     pub(crate) kind: Kind,
     config: LockConfig,
     given: Arc<str>,
-    /// If the name is bad: the error, which the first use returns.
+    /// If the name is bad: the error, which each use returns.
     name: std::result::Result<(Arc<LockName>, Arc<LocalLock>), Arc<Error>>,
 }
 

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_wait_forever_by_default_and_the_last_limit_counts() {
+    fn options_wait_forever_by_default_and_the_last_limit_wins() {
         let limit = |options: &AcquireOptions| options.limit(&Clock::System);
         let (never, now) = (Moment::NEVER, Clock::System.now());
         let options = AcquireOptions::new();

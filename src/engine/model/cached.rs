@@ -20,7 +20,8 @@ fn turns(threads_each: usize, trouble: usize) {
             // Releases the cached hold. Time may stand still by now, so nothing else would release it.
             drop(client.lock().is_locked());
         });
-    // Without faults six steps end a time slice, and all are too short for a time-out. Faults need time-outs.
+    // Without faults six steps end a time slice of 2 ms, and all 60 steps together are too short for a
+    // time-out. Faults need time-outs.
     let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
     crowd.pass_time(step, 60);
     assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread got each lock it asked for");
@@ -68,8 +69,8 @@ impl Crowd {
         pass_time(&self.world.clock, step, steps, is_over);
     }
 
-    /// Waits for the threads, and ends the clients; returns the number of grants. From here on no request
-    /// gets lost, because no time passes in which the client could repeat it.
+    /// Waits for the threads, and ends the clients; returns the number of grants. Once the threads have ended
+    /// no time passes, so a client could not repeat a lost request: none gets lost any more.
     fn end(self, had_trouble: bool) -> usize {
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
@@ -123,7 +124,7 @@ fn until_recall(threads_each: usize, trouble: usize) {
 /// A client sends itself no recall. So a thread that waits must itself release a hold that is cached for
 /// another thread of the client.
 #[test]
-fn no_thread_waits_for_its_clients_cached_hold() {
+fn no_thread_waits_for_a_hold_that_its_client_caches() {
     check(|| {
         let crowd = Crowd::of(1, 2, 0, Exchange::default(), cached_cycles::<3>);
         assert_eq!(crowd.end(false), 6);

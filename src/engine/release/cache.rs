@@ -28,8 +28,8 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Whether the hold may be cached: as [`Hold::can_be_cached`], but `None` also if the client could not
-    /// release the hold later.
+    /// `Some(true)`: the hold may be cached, for a time slice too. `Some(false)`: only until a recall.
+    /// `None`: not at all, for example because the client could not release it later.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_release = !self.calls.is_closed()
@@ -112,7 +112,8 @@ impl Core {
         self.send_cached_release(given, ended.map(|ended| Arc::clone(&ended.call)));
     }
 
-    /// Sends the release of a cached hold, and then ends the call `ending`. `None`: the hold is lost.
+    /// Hands off or releases the cached hold `given`, if any, or forgets it if it is lost. The call `ending`
+    /// ends when the answer has been read.
     pub(crate) fn send_cached_release(
         self: &Arc<Core>,
         given: Option<Stale<Arc<Hold>>>,
@@ -125,12 +126,13 @@ impl Core {
         }
     }
 
-    /// One round of the cache thread: releases unused and wanted holds. Returns when the next round is.
+    /// One round of the cache thread: releases unused and wanted holds and those of ended threads, and checks
+    /// the others. Returns when the next round is.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
-        // Ending threads wait for these releases, so they come first.
+        // Ending threads wait for these releases, so these releases come first.
         let mut release = |local: &Arc<LocalLock>, ended: &Ended| {
             let now = self.clock.now();
             let is_over = now.since(begun) >= SLICE;

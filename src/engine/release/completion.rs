@@ -1,4 +1,4 @@
-//! The end of a release, on the thread that reads the answer: a hand-off to a local thread, or a free lock.
+//! Releases for which no thread waits, hand-offs to local threads, and what follows the answers to both.
 
 use std::sync::Arc;
 
@@ -40,7 +40,8 @@ impl Core {
         }
     }
 
-    /// Hands the lock off or releases it without waiting for the answer, and then ends the call `ending`.
+    /// Hands the lock off or releases it without waiting for the answer. The call `ending` ends when
+    /// the answer has been read.
     pub(crate) fn leave_later(
         self: &Arc<Core>,
         hold: &Arc<Hold>,
@@ -49,8 +50,8 @@ impl Core {
         ending: Option<Arc<Call>>,
     ) {
         let calls = || (self.calls.begin(), ending.clone());
-        // The waiter runs this before `Machine::received` removes the hold, so the releaser's thread sends no
-        // request before the release below.
+        // The waiter that reads the answer runs this closure while the machine still has the hold. So no
+        // thread here asks for the lock before the release below is sent.
         let releaser = || {
             let (core, ended, calls) = (Arc::clone(self), Arc::clone(hold), calls());
             Releaser::new(false, move |outcome| match outcome {
@@ -67,7 +68,8 @@ impl Core {
         }
     }
 
-    /// Sends a release for which no thread waits. The thread that reads the answer then drops `calls`.
+    /// Sends a release for which no thread waits. Whoever reads the answer drops `calls`, for whose end a
+    /// shutdown waits.
     fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, calls: impl Send + 'static) {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         let done = Sink::new(move |answer: Answer<Release>| {
@@ -102,7 +104,7 @@ impl Core {
             }
         }
         hold.forget_listeners(&self.reporter);
-        // The end of a cached hold was reported when its guard was dropped.
+        // The end of a cached hold was reported when its last level ended.
         if !hold.is_cached() {
             self.reporter.observe_news(released(hold, self.clock.now()));
         }
@@ -158,8 +160,8 @@ impl Engine {
     /// Waits for the outcome of a hand-off that began at `begun`.
     ///
     /// An unanswered hand-off is followed by a plain release, which names only the old owner and so cannot
-    /// affect a later one. If the old owner holds nothing, the hand-off was carried out. If it still held the
-    /// lock, a hand-off that arrives later does nothing. The old and the new owner's numbers are not reused.
+    /// affect a later one. If the old owner holds nothing, the hand-off was carried out. Otherwise the
+    /// release frees the lock, and a later hand-off does nothing. Neither owner's number is reused.
     pub(crate) fn handed_off(
         &self,
         action: &'static str,
@@ -182,7 +184,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the hand-off if `next` is a local waiter, whose window begins at `sent`; returns whether it did.
+    /// Sends the hand-off if `next` is a local waiter and the store can hand off; returns whether it did. The
+    /// waiter's window begins at `sent`.
     fn start_handoff(
         &self,
         hold: &Arc<Hold>,

@@ -101,7 +101,7 @@ impl Engine {
                 return Ok(());
             }
             // A dropped guard waits for the answer in two cases only (next arm). After an inner level, the
-            // count must be right before the thread's next request. If other processes go first, the answer
+            // count must be right before the thread's next request. If other processes are next, the answer
             // says whether any of them listens.
             Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {
                 self.core.leave_later(hold, next, begun, None);
@@ -116,7 +116,7 @@ impl Engine {
             },
         };
         if may_cache {
-            // The thread has waited for the answer, so the time in which it comes back "at once" begins now.
+            // The thread may have waited for the answer: its time to come back "at once" begins only now.
             let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
             hold.local.state().caching.note_return(thread, now);
         }
@@ -193,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a dropped guard. Does not wait for the answer to the last level's release.
+    /// Ends one level for a dropped guard. Waits for the answer only in the two cases that `leave` names.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -299,7 +299,7 @@ impl Engine {
                 NotHeld::HeldBy("the token of another program".to_owned())
             }
             Ok(Some(snapshot)) => NotHeld::HeldBy(snapshot.holder),
-            // The caller may have worked under the lock, which a retry must not repeat.
+            // The caller may have worked under the lock. `after_work` makes the error not retryable.
             Err(error) => return error.after_work(),
         };
         Error::not_holding(action, name.given(), why)

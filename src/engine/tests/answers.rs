@@ -505,7 +505,7 @@ fn each_outage_gets_the_full_retry_timeout() {
 
 /// A try has not waited, so its failure does not begin the `retry_timeout` of waiters.
 #[test]
-fn a_failed_try_does_not_use_up_waiters_retry_timeout() {
+fn a_failed_try_leaves_waiters_their_whole_retry_timeout() {
     let (store, clock, engine, name) = standing(scripted());
     let local = engine.registry.local(Kind::Mutex, &name);
     let place = local.join(false); // as a waiter
@@ -565,7 +565,7 @@ fn a_failed_release_changes_the_threads_owner_number() {
 }
 
 #[test]
-fn hold_count_reports_the_clients_count_not_the_stores() {
+fn hold_count_reports_what_the_client_counts_not_the_store() {
     let (store, _clock, engine, name) = standing(scripted());
     store.releases.always(refused);
     engine.ends_badly();
@@ -644,9 +644,10 @@ fn clean_ups_of_an_unanswered_request_become_rarer() {
     assert!((25..60).contains(&checks), "{checks} clean-ups in a minute");
 }
 
-/// A late request can affect only the lock that was lost, so a grant of another lock counts.
+/// A late request under the number can affect only the lock that was lost, so a grant of another lock counts.
+/// But the client accepts no read or write lock under such a number.
 #[test]
-fn a_lost_holds_number_is_granted_only_a_different_plain_lock() {
+fn after_a_loss_the_number_serves_only_other_plain_locks() {
     let (store, engine, name) = running(scripted());
     let other = named("b");
     let reporter = Arc::clone(&engine.reporter);

@@ -111,9 +111,9 @@ fn an_unused_cached_hold_is_released_though_checks_go_unanswered() {
     comes_about("the release", || client.store.is_free());
 }
 
-/// Each renewal asks for the client's lease, also between two uses.
+/// The client renews the hold between two uses too, each time for its lease of 300 ms.
 #[test]
-fn a_reused_cached_hold_has_the_whole_lease() {
+fn a_reused_cached_hold_has_half_its_lease_left() {
     let client = CachingClient::with_lease(MS * 300);
     let mut last = client.used(&named("a"));
     for _ in 0..4 {
@@ -149,7 +149,7 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
 }
 
 #[test]
-fn the_client_keeps_an_unused_locks_state_for_a_second() {
+fn a_lock_is_forgotten_one_second_after_its_last_use() {
     let (registry, at) = (Registry::default(), |ms| Moment::from_nanos(0).plus(MS * ms));
     let remember = |name, now| registry.remember(&registry.local(Kind::Mutex, &named(name)), at(now));
     let is_known = |name| registry.found(Kind::Mutex, &named(name)).is_some();
@@ -230,7 +230,7 @@ fn checks_that_find_the_lock_gone_do_not_pause_caching() {
 }
 
 #[test]
-fn another_threads_wait_ends_an_idle_cached_hold() {
+fn a_waiter_ends_an_idle_hold_cached_for_another_thread() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     let (gets, got) = bounded(1);
@@ -318,7 +318,7 @@ fn slow_releases_for_an_ending_thread_delay_no_check() {
 }
 
 #[test]
-fn an_ending_thread_does_not_wait_after_its_clients_shutdown() {
+fn after_shutdown_an_ending_thread_does_not_wait() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.engine.shutdown().unwrap();

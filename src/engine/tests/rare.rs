@@ -14,7 +14,7 @@ use crate::seam::ListensFor;
 use crate::seam::directory::{Directory, Entry};
 
 #[test]
-fn a_writer_whose_owner_number_changed_may_not_read() {
+fn a_writer_with_a_new_number_gets_no_read_lock() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -37,7 +37,7 @@ fn a_writer_whose_owner_number_changed_may_not_read() {
 }
 
 #[test]
-fn a_client_lets_others_go_first_once_after_its_release() {
+fn no_client_stands_back_for_others_that_had_their_turn() {
     let channel = Arc::new(Channel::new("a", true));
     let (store, clock, engine, name) =
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
@@ -279,7 +279,7 @@ fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
 
 /// Until a wait has lasted long enough, the client's entry needs no holds.
 #[test]
-fn holds_count_as_stuck_only_beside_a_long_wait() {
+fn stuck_holds_are_found_only_beside_a_long_wait() {
     let least = Duration::from_secs(1);
     let (_store, clock, engine, name) = standing(scripted());
     let held = lock(&engine, &name);
@@ -375,10 +375,10 @@ fn observers_see_a_grant_after_its_hold_exists() {
     release(&engine, &granted).unwrap();
 }
 
-/// The store keeps both holds of a thread while the client renews the read hold, so the client ends the write
-/// hold, even if an observer still hears of the read.
+/// A renewal of a thread's read hold also prolongs its write hold in the store. So the client must end an
+/// expired write hold itself, even while an observer handles the grant of the read hold.
 #[test]
-fn an_expired_write_lock_ends_while_an_observer_sees_its_threads_read() {
+fn an_expired_write_lock_ends_although_an_observer_still_runs() {
     let (store, clock, lease) = (Arc::new(scripted()), ManualClock::new(), Duration::from_secs(1));
     let (reads, (ends, has_ended)) = (Arc::new(AtomicBool::new(false)), bounded(1));
     let (seen, later, is_reading) = (Arc::clone(&store), clock.clone(), Arc::clone(&reads));
@@ -485,7 +485,7 @@ fn a_waiter_for_many_permits_asks_again_after_anothers_grant() {
     });
 }
 
-/// This store cannot hand off. The release takes long, and meanwhile the waiter may leave.
+/// This store cannot hand off. Even if the release takes long, the waiter leaves at once.
 #[test]
 fn an_interrupted_waiter_leaves_during_a_release_without_hand_off() {
     let (store, engine, name) = running(scripted());
@@ -613,7 +613,8 @@ fn the_watchdog_sleeps_during_a_wait_on_a_store_without_directory() {
     });
 }
 
-/// Searches of other clients rely on the waits in an entry.
+/// Of two clients in a deadlock, the one that searches last must find the other's wait. So each client awaits
+/// the write of its own wait before it searches.
 #[test]
 fn the_client_awaits_only_directory_writes_that_name_a_wait() {
     let options = Options { detect_deadlocks_after: Duration::from_millis(100), ..Options::default() };

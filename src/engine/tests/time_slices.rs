@@ -6,7 +6,8 @@ use crate::engine::lock::caching::RULES;
 
 const US: Duration = Duration::from_micros(1);
 
-/// A client in its time slice, with a manual clock. Its thread came back at once for `guard`.
+/// A client in its time slice, with a manual clock. Its thread reacquired the lock at once, so a
+/// drop of `guard` caches the hold.
 struct InSlice {
     store: Arc<Scripted>,
     clock: ManualClock,
@@ -83,7 +84,7 @@ fn reacquiring_a_cached_lock_within_milliseconds_sends_no_request() {
 }
 
 #[test]
-fn a_cached_hold_counts_as_not_held() {
+fn a_cached_hold_is_no_hold_of_its_thread() {
     let turn = InSlice::ended();
     assert!(turn.engine.own_hold(&turn.local).is_none());
     assert_eq!((turn.engine.stats().holds, turn.engine.registry.uses(9, turn.clock.now()).0.len()), (0, 0));
@@ -143,7 +144,7 @@ fn a_hold_lost_while_cached_is_not_used_again() {
 }
 
 #[test]
-fn relocking_during_a_cached_holds_release_uses_another_owner_number() {
+fn relocking_while_a_cached_hold_is_released_uses_another_number() {
     let turn = InSlice::ended();
     let number = ThreadMarker::current().number();
     // The release has begun, but is not sent yet.
@@ -221,7 +222,7 @@ fn a_handle_without_caching_neither_uses_nor_leaves_cached_holds() {
 /// For the store, all tasks of a thread are one owner. For the client each task is its own.
 #[cfg(feature = "tokio")]
 #[test]
-fn a_task_does_not_reuse_another_tasks_cached_hold() {
+fn no_task_reuses_a_hold_cached_for_another_task() {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
         let turn = tokio::spawn(async { InSlice::ended() }).await.unwrap();
         assert!(!turn.is_free());
@@ -234,7 +235,7 @@ fn a_task_does_not_reuse_another_tasks_cached_hold() {
     });
 }
 
-/// Observers hear of a cached hold's end when its guard is dropped, otherwise when the hold is released.
+/// If the released hold still counted as cached, observers would not hear of its release.
 #[test]
 fn condition_waits_shutdowns_and_passed_time_leave_no_cached_hold() {
     let ends: [fn(&InSlice); 3] = [

@@ -1,6 +1,6 @@
-//! The steps of a client's threads with a lock, as in `acquire/`, `release/`, the timer and the watchdog:
-//! each step locks the mutex once, and leaves requests to be sent. "Models `f`": the step stands for the
-//! engine's function `f`.
+//! The steps of a client's threads with a lock, as in `acquire/`, `release/`, the timer and the watchdog. A
+//! step stands for code that runs under the lock's mutex, and returns the requests that the thread sends
+//! afterwards. "Models `f`": the step stands for the engine's function `f`.
 
 use super::event::{Answer, Effect, Event, Request, Said};
 use super::world::{At, BACKGROUND, Client, NOW, NUMBERS, Rules};
@@ -14,7 +14,7 @@ fn ticket(thread: usize) -> TicketId {
     TicketId(thread as u64)
 }
 
-/// An event on its way through a client.
+/// The client that handles an event, and the effects so far.
 struct Step<'a> {
     client: &'a mut Client,
     rules: &'a Rules,
@@ -81,7 +81,7 @@ impl<'a> Step<'a> {
         self.effects.push(effect);
     }
 
-    /// After a request of unknown outcome: retires the number, and leaves a clean-up to the watchdog.
+    /// For a number that may still have the lock in the store: retires it, and makes the watchdog clean up.
     fn leave_behind(&mut self, number: Number) {
         self.lock().retired.add(number);
         self.client.give_numbers_up();
@@ -159,7 +159,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Models `find_or_ask` and `take_or_give_up`: a try releases the cached hold, a waiter joins the queue.
+    /// Models `find_or_ask` and `take_or_give_up`: a waiter joins the local queue, a try does not. Either may
+    /// first have to release another thread's cached hold.
     fn join(&mut self, thread: usize) {
         let is_first = self.lock().queue.get(ticket(thread)).is_none();
         let once = self.client.users[thread].once;
@@ -258,7 +259,7 @@ impl<'a> Step<'a> {
         self.effect(Effect::Ask { thread, number, caches, waits });
     }
 
-    /// Decides to sleep. The thread falls asleep in a later step.
+    /// Decides to sleep, in a later step. A try, which never sleeps, ends.
     fn sleep(&mut self, thread: usize, until: Moment, for_head: bool) {
         self.number(thread);
         let user = &mut self.client.users[thread];
@@ -349,8 +350,8 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A try does not know whether the client has a place in the store's queue, so `queued`
-                    // stays.
+                    // A grant to a waiter ends the client's place in the store's queue. A grant to a try may
+                    // leave the place, so `queued` stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -471,7 +472,7 @@ impl<'a> Step<'a> {
     fn sent(&mut self, effect: Effect) {
         match effect {
             Effect::HandOff { from, .. } => drop(self.lock().sent(from.serial)),
-            // No thread waits for this release, of a dropped guard or a cached hold.
+            // No thread waits for this release, so the lock counts as free once the release is sent.
             Effect::Release { id, left: 0, waits: false } => drop(self.lock().remove(id.serial, None)),
             _ => {}
         }
@@ -493,7 +494,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The outcome of a hand-off. A releaser that waits learns it later; otherwise the reader handles it.
+    /// The receiver has read the outcome of a hand-off. A releaser that waits handles it in a later step;
+    /// otherwise the receiver does.
     fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
         if waits {
             self.client.users[from.thread()].outcome = Some(answer);

@@ -6,7 +6,7 @@ use super::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
     Want { thread: usize, caches: bool, once: bool },
-    // A thread takes its next step: it checks again, falls asleep, leaves, or learns an outcome.
+    // A thread takes its next step: it joins the queue or tries, falls asleep, leaves, or learns an outcome.
     GoOn(usize),
     // A sleeping thread was woken, or its wake-up time has come.
     Look(usize),
@@ -22,12 +22,12 @@ pub(super) enum Event {
     Time,
 }
 
-/// An answer, and a number. For a grant: how many clients are in the store's wait queue, with this one. For a
-/// check: 1 if any client waits.
+/// An answer, and a number. For a grant: how many clients are in the store's wait queue, with this one; 0 if
+/// this one had no place there. For a check: 1 if any client waits.
 pub(super) type Answer = (Said, u32);
 
-/// The store's answer about a number: the number has the lock; it has not; the request was refused and
-/// changed nothing; or there is no answer.
+/// `Yes`: the owner number in the request has the lock, or had it before a release or hand-off. `No`: it
+/// has not. `Refused`: the request changed nothing. `Unknown`: no answer came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Said {
     Yes,
@@ -36,7 +36,7 @@ pub(super) enum Said {
     Unknown,
 }
 
-/// An effect that the driver carries out later, without the mutex.
+/// What an event leaves to do after the mutex is unlocked: a request, a clean-up, or the report of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask { thread: usize, number: Number, caches: bool, waits: bool },
@@ -56,7 +56,7 @@ pub(super) enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Request {
     pub(super) effect: Effect,
-    /// When the request was sent, if that matters; otherwise zero, so that more states are equal.
+    /// When the request was sent, if a window begins then; otherwise zero, so that more states are equal.
     pub(super) sent: Moment,
 }
 
@@ -78,7 +78,7 @@ impl Request {
         matches!(self.effect, Effect::Release { waits: false, .. })
     }
 
-    /// Whether the machine distinguishes a refusal from a missing answer.
+    /// Whether the explorer lets the store refuse the request, besides losing its answer.
     pub(super) fn can_be_refused(&self) -> bool {
         self.grants().is_some()
     }

@@ -22,7 +22,7 @@ pub(super) struct Violation {
 struct Known {
     by_fingerprint: HashMap<u64, usize>,
     ways: Vec<(usize, Action)>,
-    /// Pairs of a state and a state from which one action leads to it.
+    /// Pairs `(to, from)`: one action leads from the state `from` to the state `to`.
     edges: Vec<(usize, usize)>,
     ends: Vec<usize>,
 }

@@ -7,7 +7,7 @@ use super::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// A cached hold counts as released before its release is sent.
+    /// A hold counts as released before its release is sent, if no thread waits for the answer.
     FreeBeforeSent,
     /// The number of a release without an answer is reused.
     NumberUsedAgain,
@@ -17,7 +17,7 @@ pub(super) enum Mistake {
     WordIgnored,
     /// The clock is read before a renewal's answer, not after it.
     RenewalJudgedEarly,
-    /// The clock is read before a grant's answer, not after it.
+    /// The window of a grant begins when the answer is read, not when the request was sent.
     GrantJudgedEarly,
     /// The waiter keeps its number after a hand-off without an answer.
     ReceiverKeepsNumber,

@@ -2,8 +2,8 @@
 //!
 //! In each state: at most one thread relies on the lock, and the store agrees; no hold has a number under
 //! which a release may still arrive; no ended window opens again; no hold is lost without a fault; no client
-//! waits for an unused hold that another client caches; hand-offs end. Over all states: something can happen,
-//! and each state leads to one in which all threads are done and the lock is free.
+//! waits longer than a time slice for an unused hold that another client caches; hand-offs end. Over all
+//! states: something can happen, and each leads to one in which all threads are done and the lock is free.
 
 mod caching;
 mod driver;
@@ -202,7 +202,8 @@ fn random_world(seed: &mut u64) -> Setup {
         cycles: 3,
         faults,
         reenters: coin(),
-        // With `all_ask` each waiter would need a place in the store's queue, which has one for each client.
+        // The store's queue has one place for each client. With `all_ask` a thread that gives up would remove
+        // the place while other threads of its client need it.
         gives_up: !all_ask && coin(),
         tries: !all_ask && coin(),
         forces: coin() && coin(),
@@ -262,7 +263,7 @@ fn lock_invariants_hold_in_all_states_of_small_models() {
     explore_all(&small(), 1000);
 }
 
-/// Runs only in the soak, which sets `LEASEHOLD_SCHEDULES` higher.
+/// Explores only if `LEASEHOLD_SCHEDULES` is above 10,000, as in the soak (the longest run of the tests).
 #[test]
 fn lock_invariants_hold_in_larger_models() {
     let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(0, |schedules| schedules.parse().unwrap());

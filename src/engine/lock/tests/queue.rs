@@ -34,7 +34,7 @@ fn words(lock: &mut Lock) -> Vec<TicketId> {
     ids.into_iter().filter(has_word).collect()
 }
 
-/// A hold of the first owner.
+/// Makes the lock held; returns the serial number of the hold.
 fn hold(lock: &mut Lock) -> u64 {
     let own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, NOW.plus(RULES.lease));
     let _entered = lock.enter(own);
@@ -75,7 +75,7 @@ fn a_waiter_that_becomes_head_is_woken() {
 }
 
 #[test]
-fn spinning_and_subscribed_waiters_queue_separately() {
+fn spinning_and_subscribed_waiters_have_separate_heads() {
     let mut lock = Lock::default();
     let tickets = [true, true, false, false].iter().zip(1..).map(|(spins, id)| {
         lock.queue.join(TicketId(id), TestWaiter::default(), *spins);
@@ -88,7 +88,8 @@ fn spinning_and_subscribed_waiters_queue_separately() {
     lock.leave(tickets[0]);
     assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
     assert_eq!(words(&mut lock), [tickets[1]]);
-    // The first waiter of the queue leaves. The next one does not spin, and was a head already.
+    // The next waiter does not spin, and was a head already. It is notified, as it may wait for the end of a
+    // hand-off to the waiter that leaves.
     lock.leave(tickets[1]);
     assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
     lock.queue.nudge();
@@ -154,7 +155,7 @@ fn a_grant_under_a_retired_owner_number_is_no_hold() {
 }
 
 #[test]
-fn a_clients_last_waiter_gives_up_its_queue_place_once() {
+fn only_the_last_local_waiter_leaves_the_wait_queue() {
     let mut lock = Lock { queued: true, ..Lock::default() };
     lock.queue.join(FIRST, TestWaiter::default(), false);
     assert!(lock.takes_queue_place() && !lock.takes_queue_place());
@@ -199,7 +200,7 @@ fn a_renewal_with_a_shorter_lease_keeps_the_longer_window() {
 }
 
 #[test]
-fn a_clients_end_retires_owner_numbers_with_unanswered_requests() {
+fn shutdown_retires_owner_numbers_with_unanswered_requests() {
     let mut lock = Lock::default();
     let serial = hold(&mut lock);
     lock.spend(serial);

@@ -201,7 +201,7 @@ impl World {
             unanswered.into_iter().partition(Request::is_settled_by_others);
         let unanswered = |request| (request, (Said::Unknown, 0));
         self.clients[c].answers.extend(waited.into_iter().map(unanswered));
-        // Before it connects again, the client treats its unawaited releases as unanswered.
+        // A client handles the loss of these answers before it connects again, so this step does so too.
         settled.into_iter().try_for_each(|request| self.read(setup, c, unanswered(request)))
     }
 

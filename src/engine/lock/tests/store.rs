@@ -15,7 +15,7 @@ pub(super) struct Store {
     pub(super) queue: Vec<usize>,
     /// While the lock is free: the client for which it is reserved, and for how many more ticks.
     reserved: Option<(usize, u64)>,
-    /// Number of hand-offs within one client while other clients were in the queue.
+    /// Number of hand-offs since the lock was last free, while other clients were in the queue.
     pub(super) passes: u32,
 }
 
@@ -67,7 +67,8 @@ impl Store {
         self.sends_recall = false;
     }
 
-    /// `Some`: granted, with the number of clients in the queue. Also returns the client that gets a recall.
+    /// The first value is `Some` if granted: the number of clients in the queue with this one, or 0 if this
+    /// one had no place. The second is the client that gets a recall.
     fn attempt(
         &mut self,
         client: usize,

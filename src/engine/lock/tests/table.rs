@@ -9,7 +9,8 @@ use super::world::{At, Client, NOW, NUMBERS, World};
 use super::*;
 use crate::time::Lease;
 
-/// The table's names for the stage of a lock, which is the stage of its hold that is not lost.
+/// The table's names for the stage of a lock: the stage of its hold that is not lost, else `Lost`; `Free`
+/// without a hold.
 const STAGES: [&str; 9] = [
     "Free",
     "Held",
@@ -25,7 +26,7 @@ const STAGES: [&str; 9] = [
 /// The events that were seen in each stage.
 type Seen = [Vec<Name>; 9];
 
-/// The name of an event, in two parts.
+/// The name of an event: what came, and what an answer said (empty for other events).
 type Name = [&'static str; 2];
 
 thread_local! {
@@ -189,7 +190,7 @@ fn events() -> Vec<(Event, At)> {
     events
 }
 
-/// A client whose lock is in this stage, and whose second thread waits for the lock.
+/// A client whose lock is in this stage. Its second thread waits for the lock, unless `event` makes it join.
 fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Client {
     let setup = Setup { threads: &[3], cycles: 9, rules: sliced(RULES, ticks(2)), ..BASE };
     let mut client = World::new(&setup).clients.remove(0);
@@ -241,7 +242,7 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
     client
 }
 
-/// Writes the table. `comes`: whether an event can come in a stage.
+/// The text of the table. If `comes` denies an event in a stage, the event is listed as "never came".
 pub(super) fn table(comes: impl Fn(usize, &Name) -> bool, moves: &BTreeSet<(usize, usize)>) -> String {
     let mut table =
         String::from("stage | event | stage after | what is to be done, and where the thread is then\n");

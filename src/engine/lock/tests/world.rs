@@ -54,8 +54,7 @@ pub(super) struct Rules {
     pub(super) poll: Duration,
     /// The pause of a waiter after a failed attempt.
     pub(super) pause: Duration,
-    /// Whether each waiter attempts, and has a place of its own in the store's queue. Otherwise only the head
-    /// of the local queue attempts.
+    /// Whether each waiter attempts. Otherwise only the head of the local queue attempts.
     pub(super) all_ask: bool,
 }
 
@@ -63,8 +62,8 @@ pub(super) struct Rules {
 pub(super) enum At {
     #[default]
     Idle,
-    /// The thread is about to join the queue, or to try once. If its old cached hold must be released first,
-    /// that request is sent before.
+    /// The thread is about to join the queue, or to try once. The release of its old cached hold, if there is
+    /// one to release, is sent before.
     Going,
     Asking,
     FallingAsleep {
