@@ -269,7 +269,6 @@ impl Condition {
         Ok(())
     }
 
-    /// The live hold of the guard's level, if it is of this lock.
     fn hold_of(&self, action: &'static str, guard: &Guard) -> Result<Arc<Hold>> {
         let (engine, name) = (&self.lock.engine, self.lock.checked(action)?);
         let (level, hold) = (&guard.level, guard.level.hold());

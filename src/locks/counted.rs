@@ -474,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permits_id_is_thirty_two_hex_digits() {
+    fn a_permit_id_has_thirty_two_hex_digits() {
         assert_eq!(parse_id("000102030405060708090a0b0c0d0e0F").unwrap()[15], 15);
         for bad in ["", "0", "g00102030405060708090a0b0c0d0e0f", "+00102030405060708090a0b0c0d0e0f"] {
             assert_eq!(parse_id(bad), None, "{bad}");

@@ -86,7 +86,6 @@ impl Crowd {
 }
 
 impl Client {
-    /// Acquires the lock in one of several ways, and releases it in one of several.
     fn turn(&self) {
         let lock = self.lock();
         if toss() && toss() {
@@ -152,7 +151,6 @@ fn cached_cycles<const COUNT: usize>(client: &Client) {
 }
 
 impl Client {
-    /// Acquires the lock, in most cases with caching, and ends its use in one of several ways.
     fn cached_cycle(&self) {
         let keep = toss() || toss();
         let lock = self.lock().with_config(LockConfig { cached: keep, ..LockConfig::default() });

@@ -104,8 +104,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Releases a cached hold, so that the lock is free to the caller's next request, or because of an
-    /// `ended` thread. Races with `find`, which may reuse the hold: the mutex decides which comes first.
+    /// Releases the cached hold, if any; for an `ended` thread only that thread's. Races with `find`,
+    /// which may reuse the hold: the mutex decides which comes first.
     pub(crate) fn release_cached(self: &Arc<Core>, local: &LocalLock, ended: Option<&Ended>) {
         let thread = ended.and_then(|ended| ended.thread);
         let given = local.on(self.clock.now(), |lock, at| lock.release_cached(thread, at));

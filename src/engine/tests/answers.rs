@@ -5,7 +5,7 @@ use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::lock::Next;
 
 #[test]
-fn a_lost_release_answer_counts_as_success_only_within_the_lease() {
+fn a_lost_release_answer_means_success_only_within_the_lease() {
     let lease = Duration::from_secs(10);
     let (store, clock, engine, name) = standing(scripted());
     for takes in [Duration::ZERO, lease] {
@@ -247,7 +247,7 @@ fn a_shutdown_stops_the_repeats_of_a_refused_reentry() {
 }
 
 #[test]
-fn max_hold_counts_from_the_request() {
+fn max_hold_begins_at_the_request() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let later = clock.clone();
@@ -455,7 +455,7 @@ fn a_paused_client_revives_no_expired_hold() {
 }
 
 #[test]
-fn a_multi_locks_lease_starts_at_the_request() {
+fn the_lease_of_a_multi_lock_starts_at_the_request() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let mine = acquire(&engine, &name, ONCE, Lease::Kept(second * 10)).unwrap().unwrap();
@@ -520,7 +520,7 @@ fn a_failed_try_leaves_waiters_their_whole_retry_timeout() {
 
 /// The repeated request may reach the store when the thread has its next hold.
 #[test]
-fn a_repeated_request_changes_the_threads_owner_number() {
+fn a_repeated_request_gives_the_thread_a_new_owner_number() {
     let (store, engine, name) = running(scripted());
     let number = || ThreadMarker::current().number();
     let before = number();
@@ -554,7 +554,7 @@ fn an_unanswered_permit_release_returns_an_unknown_outcome() {
 }
 
 #[test]
-fn a_failed_release_changes_the_threads_owner_number() {
+fn a_failed_release_gives_the_thread_a_new_owner_number() {
     let (store, _clock, engine, name) = standing(scripted());
     store.releases.always(refused);
     engine.ends_badly();
@@ -602,7 +602,7 @@ fn a_hold_is_at_risk_between_failed_and_repeated_renewal() {
 
 /// On a busy machine a thread may not run for a long time while it has a lock's mutex.
 #[test]
-fn a_thread_stopped_with_a_locks_mutex_delays_no_other_renewal() {
+fn a_thread_stopped_under_a_mutex_delays_no_other_renewal() {
     let options = Options { directory: false, ..Options::default() };
     let (store, clock, engine, _) = standing_with(options, scripted());
     let held: Vec<_> = (0..3).map(|n| lock(&engine, &named(&n.to_string()))).collect();

@@ -10,7 +10,6 @@ use crate::observe::event::Event;
 use crate::park::take_time;
 
 const MS: Duration = Duration::from_millis(1);
-/// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
 /// Longer than the time until the first and the second check.
 const CHECKED: Duration = Duration::from_millis(200);
@@ -87,7 +86,7 @@ impl CachingClient {
 }
 
 #[test]
-fn an_unanswered_check_for_waiters_keeps_the_cached_hold() {
+fn an_unanswered_check_for_waiters_does_not_end_caching() {
     let client = CachingClient::begin();
     let (used, number) = (client.used(&named("a")), ThreadMarker::current().number());
     client.store.checks.say(in_doubt);

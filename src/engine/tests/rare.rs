@@ -93,7 +93,6 @@ fn a_waiter_that_panics_during_its_hand_off_frees_the_lock() {
     store.handoffs.say(|| std::panic::resume_unwind(Box::new("as a test has it")));
     let waited = while_another_waits(&engine, &name, || drop_guard(&engine, &mine));
     assert!(waited.is_err(), "the waiter did not panic");
-    // The releaser does not wait, so the release may come a little later.
     comes_about("the release", || store.is_free());
 }
 
@@ -142,7 +141,7 @@ fn a_waiter_that_pauses_after_a_late_hand_off_keeps_no_lock() {
 }
 
 #[test]
-fn a_multi_locks_unanswered_releases_share_one_retry_timeout() {
+fn unanswered_releases_of_a_multi_lock_share_one_retry_timeout() {
     let patience = Duration::from_secs(3_600);
     let options = Options { retry_timeout: patience, ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -402,7 +401,7 @@ fn an_expired_write_lock_ends_although_an_observer_still_runs() {
 
 /// A reader that lets writers go first has no place in the store's queue, so it has none to leave.
 #[test]
-fn writers_first_readers_do_not_queue_in_the_store() {
+fn writers_first_keeps_readers_out_of_the_store_queue() {
     for writers_first in [false, true] {
         let store = MemoryStore::new();
         let [client, other] = [(); 2].map(|()| crate::LockClient::in_memory_with(&store));
@@ -451,7 +450,7 @@ fn an_expired_leaked_guard_leaves_no_hold() {
 
 /// The grant to the other thread took the client out of the wait queue, so the waiter must ask again.
 #[test]
-fn a_waiter_for_many_permits_asks_again_after_anothers_grant() {
+fn a_waiter_for_many_permits_asks_again_after_another_grant() {
     let channel = Arc::new(Channel::new("a", true));
     let (store, _clock, engine, name) =
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });

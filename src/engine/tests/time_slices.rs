@@ -164,7 +164,7 @@ fn relocking_while_a_cached_hold_is_released_uses_another_number() {
 }
 
 #[test]
-fn dropping_a_lost_guard_leaves_the_threads_next_hold_cached() {
+fn dropping_a_lost_guard_releases_no_later_cached_hold() {
     let turn = InSlice::begin();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     turn.store.forget();

@@ -49,7 +49,6 @@ pub(super) enum Effect {
     Check { id: Id },
     CleanUp { number: Number },
     LeaveWaitQueue { thread: usize },
-    // Observers, channels and callbacks learn of a loss.
     Lost { id: Id },
 }
 
@@ -113,7 +112,7 @@ impl Request {
         }
     }
 
-    /// Whether the request renews an earlier hold under the number of `hold`.
+    /// Whether the request renews another hold that has the same number as `hold`.
     pub(super) fn renews_another(&self, hold: Id) -> bool {
         matches!(self.effect, Effect::Renew { id } if id.number == hold.number && id.serial != hold.serial)
     }

@@ -7,7 +7,6 @@ use super::world::{Action, Setup, World};
 
 pub(super) struct Explored {
     pub(super) states: usize,
-    /// Whether all states were reached.
     pub(super) is_whole: bool,
     pub(super) violation: Option<Violation>,
 }
@@ -82,7 +81,6 @@ pub(super) fn random(seed: &mut u64) -> usize {
 }
 
 impl Known {
-    /// Tries each action that is possible in the state `at`, and adds the states that it leads to.
     fn step(
         &mut self,
         setup: &Setup,

@@ -15,7 +15,7 @@ pub(super) enum Mistake {
     RetiredCounts,
     /// A waiter sleeps after a busy answer, although something has changed meanwhile.
     WordIgnored,
-    /// The clock is read before a renewal's answer, not after it.
+    /// A renewal counts although the window ended before the answer was read.
     RenewalJudgedEarly,
     /// The window of a grant begins when the answer is read, not when the request was sent.
     GrantJudgedEarly,

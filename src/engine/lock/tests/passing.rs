@@ -60,8 +60,8 @@ impl Client {
         }
     }
 
-    /// Resets what no rule reads any more, so that states that differ only in it count as one: recalls, past
-    /// moments, and the caching score (the explorer decides at each release whether the score suffices).
+    /// Resets recalls, past moments and the caching score, which no rule reads any more, so that states that
+    /// differ only in these count as one. (At each release the explorer decides whether the score suffices.)
     pub(super) fn forget_what_is_past(&mut self) {
         let recalls = std::mem::take(&mut self.recalls);
         let anew = |before: u64| if before == recalls { 0 } else { u64::MAX };
@@ -82,8 +82,7 @@ impl Client {
                 own.levels.add(Lease::Renewed);
             });
         }
-        // Forgets the retired numbers under which no grant can arrive any more, so that states that differ
-        // only in these numbers count as one state.
+        // Forgets the retired numbers under which no grant can arrive any more.
         let (users, outbox, wires, answers) = (&self.users, &self.outbox, &self.wires, &self.answers);
         let requests = wires.iter().flatten().chain(answers.iter().map(|(request, _)| request));
         let grants: Vec<_> = requests.filter_map(Request::grants).collect();

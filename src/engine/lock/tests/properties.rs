@@ -4,7 +4,6 @@ use super::event::Request;
 use super::world::{At, NOW, Setup, World};
 
 impl World {
-    /// Checks all properties; `Err` names a broken one.
     pub(super) fn check(&self, setup: &Setup) -> Result<(), String> {
         if self.was_forced {
             return Ok(()); // from now on only the end is checked

@@ -23,7 +23,6 @@ const STAGES: [&str; 9] = [
     "Lost",
 ];
 
-/// The events that were seen in each stage.
 type Seen = [Vec<Name>; 9];
 
 /// The name of an event: what came, and what an answer said (empty for other events).
@@ -61,7 +60,6 @@ pub(super) fn note_seen(client: &Client, event: &Event) {
     });
 }
 
-/// Whether this thread's explorations saw the event in the stage.
 pub(super) fn came(stage: usize, kind: &Name) -> bool {
     SEEN.with_borrow(|seen| seen[stage].contains(kind))
 }
@@ -80,7 +78,6 @@ pub(super) fn stage(lock: &Lock) -> usize {
     }
 }
 
-/// The name of the event in the table.
 fn kind(client: &Client, event: &Event) -> Name {
     let lock = &client.lock;
     let here = |id: Id| lock.holds.iter().find(|own| own.hold.0 == id);

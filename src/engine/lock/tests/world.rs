@@ -128,9 +128,7 @@ pub(super) struct Client {
     pub(super) numbers: Vec<Number>,
     /// By thread: the last number that was made for one wait only, instead of the thread's.
     pub(super) unbound: Vec<Number>,
-    /// The number of holds so far.
     pub(super) grants: u64,
-    /// When each hold is to be renewed.
     pub(super) renewals: Vec<(u64, Moment)>,
     /// When the cache thread checks next.
     pub(super) watch_at: Moment,
@@ -401,7 +399,6 @@ impl Client {
             || !self.due_renewals().is_empty()
     }
 
-    /// The holds that are to be renewed now, by their serial numbers.
     pub(super) fn due_renewals(&self) -> Vec<u64> {
         let due = |own: &&HoldState<TestHold>| {
             let is_wanted = own.levels.renewed > 0 || own.recallable.is_some();
