@@ -82,7 +82,7 @@ pub enum LeaderEvent {
         /// The current term.
         term: FencingToken,
     },
-    /// The candidate no longer leads. Unless withdrawn, it waits for election again.
+    /// The candidate no longer leads. Unless withdrawn or shut down, it waits for election again.
     SteppedDown {
         /// The term that is over.
         term: FencingToken,
@@ -142,7 +142,8 @@ impl Leader {
         leadership.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
-    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked child.
+    /// The candidate's events, in order. Disconnected when the candidate is withdrawn or its client is shut
+    /// down, and in a forked child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         if is_forked() { &self.no_events } else { &self.events }

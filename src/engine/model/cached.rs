@@ -99,7 +99,7 @@ impl Client {
     }
 }
 
-/// Each client caches the hold after each use, until the other client asks for the lock. One thread at a time
+/// Clients cache the hold after most uses, until the other client asks for the lock. One thread at a time
 /// has the lock. Time stands still, so a recall alone must free the cached hold; time passes only if
 /// requests, answers and recalls may get lost.
 #[test]
@@ -130,7 +130,7 @@ fn no_thread_waits_for_a_hold_that_its_client_caches() {
     });
 }
 
-/// Other clients are in the wait queue, so that holds are cached for time slices too.
+/// Some grants say that other clients are in the wait queue, so holds are cached for time slices too.
 #[test]
 fn caching_beside_a_wait_queue_leaves_no_waiter_asleep() {
     for threads_each in [1, 2] {

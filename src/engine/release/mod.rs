@@ -242,7 +242,7 @@ impl Engine {
         self.released(action, hold, left, outcome, None)
     }
 
-    /// Repeats a request that ends levels, until `give_up` or the end of the window.
+    /// Repeats a request that ends levels, until an answer, `give_up` or the end of the window.
     fn repeat_release<T>(
         &self,
         hold: &Arc<Hold>,

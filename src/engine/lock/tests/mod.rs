@@ -3,7 +3,7 @@
 //! In each state: at most one thread relies on the lock, and the store agrees; no hold has a number under
 //! which a release may still arrive; no ended window opens again; no hold is lost without a fault; no client
 //! waits longer than a time slice for an unused hold that another client caches; hand-offs end. Over all
-//! states: something can happen, and each leads to one in which all threads are done and the lock is free.
+//! states: something can happen, and each state leads to one with all threads done and the lock free.
 
 mod caching;
 mod driver;

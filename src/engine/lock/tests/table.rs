@@ -187,7 +187,7 @@ fn events() -> Vec<(Event, At)> {
     events
 }
 
-/// A client whose lock is in this stage. Its second thread waits for the lock, unless `event` makes it join.
+/// A client whose lock is in this stage. Its second thread waits for the lock, unless it joins by `event`.
 fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Client {
     let setup = Setup { threads: &[3], cycles: 9, rules: sliced(RULES, ticks(2)), ..BASE };
     let mut client = World::new(&setup).clients.remove(0);
