@@ -195,8 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // The thread joins the condition's queue while it holds the lock. Notifiers must hold the lock too,
-        // so none can miss this waiter.
+        // Notifiers must hold the lock too, so none misses a waiter that joins the queue before its release.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);

@@ -261,8 +261,7 @@ impl HeldLevel {
         stood.map_err(|error| error.during(action).after_work())?;
         match unlocked {
             Ok(()) => Ok(()),
-            // The store lost the hold before its lease was over, perhaps during the work, which was then
-            // unprotected.
+            // The store lost the hold before its lease was over, so the work may have been unprotected.
             Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
                 Err(error.during(action).after_work())
             }

@@ -153,9 +153,8 @@ impl Core {
             let is_waited_for = local.hears() && self.is_waited_for_here(&local);
             match local.watch(is_waited_for, now) {
                 Watched::Over => {}
-                // Releases stop after a `SLICE`. In a store where each release waits for its answer, many of
-                // them would delay the checks of other holds. The holds left are released in the next round,
-                // unless their thread reuses them.
+                // After a `SLICE` the next round must release the hold: in a store where each release waits
+                // for its answer, many releases would delay the checks.
                 Watched::Idle if now.since(begun) >= SLICE => {
                     next = now;
                     watched.push(local);

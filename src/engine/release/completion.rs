@@ -62,8 +62,7 @@ impl Core {
         };
         if !self.start_handoff(hold, next, begun, releaser) {
             self.release_later(hold, begun, calls());
-            // The hold is removed after its release was sent, so this process's next request follows the
-            // release.
+            // The hold is removed last, so that this process's next request follows the release.
             self.registry.remove(hold);
         }
     }
@@ -169,8 +168,8 @@ impl Engine {
         result: &HandoffResult,
         begun: Moment,
     ) -> Result<()> {
-        // The thread that reads the answer gives up after one time-out, and then sets a result. If there is
-        // none after two, the operating system has not let that thread run.
+        // The thread that reads the answer sets a result after one time-out at the latest. If there is none
+        // after two, the operating system has not let that thread run, and the outcome is unknown.
         let first = match result.wait(self.options.command_timeout * 2) {
             Ok(Release::Freed { .. } | Release::StillHeld) => {
                 self.report_end(hold);

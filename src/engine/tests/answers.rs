@@ -265,8 +265,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
         channel.notify();
         busy()
     });
-    // Only the notification can wake the waiter before its deadline: this store's safety poll comes after an
-    // hour.
+    // Only the notification can wake the waiter in time: this store's safety poll comes after an hour.
     let until = engine.clock.after(Duration::from_secs(10));
     assert!(acquire(&engine, &name, until, Lease::Renewed).unwrap().is_some());
 }
@@ -307,8 +306,7 @@ fn the_number_of_successive_local_hand_offs_is_limited() {
         assert!(times < 1_000, "other clients never get the lock");
     }
     assert!(times > 1, "{times}");
-    // After a release that notified others, local hand-offs count anew, and the registry keeps the local lock
-    // for a while.
+    // A release that notified others restarts the count, and the registry keeps the local lock for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
     let is_remembered = || engine.registry.remembered.lock().contains_key(&mine.hold.local.key);
@@ -638,8 +636,7 @@ fn clean_ups_of_an_unanswered_request_become_rarer() {
     store.attempts.say(in_doubt);
     acquire(&engine, &name, ONCE, Lease::Fixed(minute)).unwrap_err();
     clock.advance(minute);
-    // A clean-up that found nothing is repeated after the command time-out (0.1 s), then after 0.2 s, 0.4 s …,
-    // and finally every two seconds.
+    // A fruitless clean-up is repeated after 0.1 s (the command time-out), 0.2 s, 0.4 s … up to two seconds.
     let checks = store.cleanups.count();
     assert!((25..60).contains(&checks), "{checks} clean-ups in a minute");
 }

@@ -43,8 +43,7 @@ fn no_client_stands_back_for_others_that_had_their_turn() {
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
     let mine = lock(&engine, &name);
     release(&engine, &mine).unwrap();
-    // The answer of the release arrives during the attempt: one other client was notified. That client
-    // acquires the lock and releases it.
+    // The release's answer arrives during the attempt: another client was notified. Its turn is over by now.
     let core = Arc::clone(&engine.core);
     store.attempts.say(move || {
         core.registry.note_released(&mine.hold, Others::Listen(1), core.clock.now());
@@ -77,8 +76,7 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // The store still has the lock under the old number, which a clean-up will free soon. A grant under this
-    // number would be freed too.
+    // A clean-up will soon free the lock under the old number, and would free a grant under that number too.
     assert!(acquire_as(Kind::Read, &engine, &name, ONCE, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -171,8 +169,7 @@ fn a_shutdown_past_its_timeout_sends_no_further_request() {
     let (store, clock, engine, name) = standing(scripted());
     let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
-    // To send this release, the client would have to connect first, and that takes the whole time-out. So the
-    // release is never sent, and counts as refused.
+    // Connecting takes the whole time-out, so the client never sends this release, and counts it as refused.
     store.releases.say(move || {
         clock.advance(timeout);
         refused()

@@ -128,8 +128,7 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // The hold is over, so the thread cannot re-enter. The engine would now wait for the lock
-                    // anew; the model only ends the hold.
+                    // The hold is over. The engine would now wait for the lock; the model only ends the hold.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }
@@ -350,8 +349,7 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A grant to a waiter ends the client's place in the store's queue. A grant to a try may
-                    // leave the place, so `queued` stays.
+                    // A grant to a try may leave the client's place in the store's queue, so `queued` stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {

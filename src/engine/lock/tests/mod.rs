@@ -202,8 +202,7 @@ fn random_world(seed: &mut u64) -> Setup {
         cycles: 3,
         faults,
         reenters: coin(),
-        // The store's queue has one place for each client. With `all_ask` a thread that gives up would remove
-        // the place while other threads of its client need it.
+        // Giving up removes the client's place in the store's queue; with `all_ask` other threads need it.
         gives_up: !all_ask && coin(),
         tries: !all_ask && coin(),
         forces: coin() && coin(),

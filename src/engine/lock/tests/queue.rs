@@ -88,8 +88,7 @@ fn spinning_and_subscribed_waiters_have_separate_heads() {
     lock.leave(tickets[0]);
     assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
     assert_eq!(words(&mut lock), [tickets[1]]);
-    // The next waiter does not spin, and was a head already. It is notified, as it may wait for the end of a
-    // hand-off to the waiter that leaves.
+    // The new first waiter is notified: it may wait for the end of a hand-off to the waiter that leaves.
     lock.leave(tickets[1]);
     assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
     lock.queue.nudge();
