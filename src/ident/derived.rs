@@ -93,8 +93,8 @@ impl Part {
         }
     }
 
-    /// If `key` looks like the key that this part makes of another name, returns the form of such keys for the
-    /// error, such as "start with …".
+    /// If `key` looks like a key that this part makes of a name, returns the form of such keys for the error,
+    /// such as "start with …".
     fn claims(self, key: &str) -> Option<String> {
         let text = self.text();
         match self.form() {

@@ -158,8 +158,8 @@ impl Engine {
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
-    /// Handles the answer to a release. `outcome`: which other clients were notified; `None`: the owner did not
-    /// hold the lock. `ends`: when the watchdog frees the lock if there was no answer.
+    /// Handles the answer to a release. `outcome`: which other clients were notified; `None`: the owner held
+    /// nothing. `ends`: when the watchdog frees the lock if there was no answer.
     pub(crate) fn released(
         &self,
         action: &'static str,

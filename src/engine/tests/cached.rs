@@ -63,8 +63,8 @@ impl CachingClient {
     fn cache_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = (0..many).map(|at| named(&format!("many {at}"))).collect();
         let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();
-        // The first use of a lock subscribes to its recalls, the second caches the lock. All subscriptions come
-        // first: this store has one channel, so a release would recall all locks that are cached already.
+        // The first use of a lock subscribes to its recalls, the second caches the lock. All first uses
+        // come first: this store has one channel, so a release would recall all locks that are cached already.
         let before = self.engine.registry.holds().len();
         for _ in 0..2 {
             names.iter().for_each(|name| self.unlock(&self.lock(name)));
