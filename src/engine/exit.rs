@@ -1,9 +1,9 @@
-//! Releases a thread's cached holds when the thread ends, because the process may end with the thread.
+//! Releases a thread's cached holds when the thread ends: the process may end too, and other processes would
+//! then wait for the end of the leases.
 //!
-//! Like the end of a thread, `exit` of the C library runs the destructors of the calling thread's
-//! thread-locals (glibc and macOS, not musl), while all other threads go on. So the ending thread asks the
-//! cache thread to release the holds, and waits for one command time-out at most. A destructor must not run
-//! the program's callbacks, nor take a mutex under which they run.
+//! The destructor of a thread-local does this. It also runs in a thread that calls `exit` of the C library
+//! (glibc and macOS, not musl). A destructor must not run the program's callbacks, nor take a mutex under
+//! which they run. So the cache thread releases; the ending thread waits for one command time-out at most.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -76,7 +76,7 @@ impl Core {
         let releases: Arc<Calls> = Arc::default();
         releases.close(); // makes the last of these calls wake the ending thread
         self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin()) });
-        // The list is extended before `is_stopped` is read. Pairs with `CacheThread::stop`.
+        // This adds, then checks; `CacheThread::stop` stops, then clears. So one of them clears the list.
         if service.is_stopped() {
             self.cache_thread.ended.lock().clear();
         }

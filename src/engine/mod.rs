@@ -67,8 +67,8 @@ pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     /// Wakes sleeping threads that wait in no local queue, when the client ends.
     pub(crate) ended: Interrupt,
-    /// Claims that a failed shutdown did not release; `None` after a complete one. The thread that shuts down
-    /// keeps the mutex, so others wait.
+    /// The claims that a failed shutdown did not release; `None` after a shutdown that released all. A thread
+    /// has the mutex during its shutdown, so a second shutdown waits.
     left: Mutex<Option<Vec<Claim>>>,
     counted: Arc<()>,
 }
@@ -123,7 +123,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails if the client was shut down. The rest of [`usable`](Self::usable) cannot change during a call.
+    /// Fails if the client was shut down. Within a call this is enough: no other check of
+    /// [`usable`](Self::usable) can turn out differently there.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
@@ -143,8 +144,8 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = capabilities;
-        // If the server refuses the wait queue, another client id tells others that releases notify no wait
-        // queue. Read-write locks keep the id, because both halves need the same owner.
+        // If the server refuses this client the wait queue, its releases notify nobody there. Another id
+        // tells waiting clients so. Read-write locks keep the id, because both halves need the same owner.
         let is_refused = kind.has_queue() && wait_queues.as_ref().is_some_and(|queues| queues.is_refused());
         let client = if is_refused { self.id.without_queue() } else { self.id };
         let home = homes.as_ref().map_or(0, |homes| homes.home(name));

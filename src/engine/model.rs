@@ -231,11 +231,11 @@ fn queue_up(ways: [Way; 3]) {
 }
 
 /// A store whose wake-ups come as Redis's do: over a connection of its own, which sometimes breaks, and whose
-/// subscriptions are confirmed later. Requests, answers, and messages without subscribers get lost.
+/// subscriptions are confirmed later. A message without subscribers is lost; a request or answer may be, too.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
-    /// The number of requests that may still get lost.
+    /// How many more requests or answers may get lost.
     trouble: AtomicUsize,
     /// Whether the next hand-off gets lost.
     loses_handoff: AtomicBool,
@@ -244,18 +244,18 @@ struct Far {
 /// What all clients of a server share: the subscriptions, each with the stream of events to its client.
 #[derive(Default)]
 struct Exchange {
-    /// Whether answers to releases say if other clients listen.
+    /// Whether a release learns that other clients listen, so that its process stands back.
     gives_way: bool,
     /// Whether answers to grants say that a client is in the wait queue, so that a time slice may begin.
     has_queue: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
-    /// Whether a client caches the hold and got no recall. Locked while the server acts.
+    /// Whether a client caches the hold, and got no recall since the grant.
     is_cached: Mutex<bool>,
     /// Whether a recall may get lost although the subscription stands, as in a cluster.
     loses_recalls: bool,
 }
 
-/// The work of a client's reading thread, in order.
+/// An event that a client's reading thread handles. Events keep the order in which they were sent.
 enum Event {
     Subscribe(Arc<Channel>),
     Unsubscribe(Arc<Channel>),
@@ -519,11 +519,11 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
     }
 }
 
-/// Time stands still, because moving it would wake all threads.
+/// Time stands still: moving it would wake all threads, also one whose wake-up was lost.
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 1, false));
-    // The second wait finds a subscription, so it compares message counts and attempts only once.
+    // In the later cycles a subscription may stand already, so the waiter only compares message counts.
     check(|| processes(1, 3, false));
     check(|| processes(2, 2, false));
 }
@@ -556,7 +556,7 @@ fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
 
 /// Time passes here while any thread waits, because time-outs make up for lost messages.
 #[test]
-fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
+fn lost_requests_and_answers_cause_no_second_owner_or_hang() {
     check(|| {
         let world = World::new();
         let exchange = Arc::default();
@@ -573,8 +573,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                         is_known_or_in_doubt(guard.unlock());
                     } else {
                         drop(guard);
-                        // The same thread asks at once, perhaps under the number whose hold is still being
-                        // handed off.
+                        // This thread asks again, perhaps while its hold is on the way to another thread.
                         if let Ok(true) = client.lock().try_lock() {
                             client.work_for(50);
                             drop(client.lock().unlock());
@@ -593,8 +592,8 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     });
 }
 
-/// After a lost hand-off the old owner has the lock until a clean-up. Meanwhile no request may use its
-/// number: the clean-up would end that grant too.
+/// After a lost hand-off the old owner has the lock until a clean-up. Until then no attempt may use the old
+/// owner's number, because the clean-up would also end the grant of that attempt.
 #[test]
 fn no_grant_uses_an_owner_number_that_is_being_cleaned_up() {
     check(|| {
@@ -624,7 +623,7 @@ fn no_grant_uses_an_owner_number_that_is_being_cleaned_up() {
 
 /// Whatever threads do while their client ends, nothing of theirs is left afterwards.
 #[test]
-fn a_clients_shutdown_leaves_no_hold_and_no_waiter() {
+fn a_shutdown_leaves_no_hold_and_no_waiter() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 1);
@@ -706,10 +705,10 @@ fn an_expired_hold_is_reported_while_other_holds_end() {
     });
 }
 
-/// The locks of a group with a lease are renewed until the last one is acquired. A renewal at that moment
-/// must not extend any lock beyond that lease: the client's own lease is a hundred times as long.
+/// A multi-lock with an explicit lease renews its locks until the last one is acquired. A renewal at that
+/// moment must not extend a lock beyond this lease: the client's lease is a hundred times as long.
 #[test]
-fn a_renewal_does_not_extend_a_groups_explicit_lease() {
+fn no_renewal_extends_the_explicit_lease_of_a_multi_lock() {
     check(|| {
         let world = World::new();
         let (client, other) = (world.client(), world.client());
@@ -744,8 +743,8 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
         let clock = world.clock.clone();
         let time = spawn(move || clock.advance(client_lease() / 3));
         end(guard, toss()).unwrap();
-        // A grant whose window has ended does not count, so this tries again. A call that waits would pause
-        // before its next attempt, but time stands still here.
+        // Tries again, because a grant whose window has ended does not count. A call that waits would pause
+        // after such a grant, and nothing moves the clock to the end of that pause.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }

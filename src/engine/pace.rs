@@ -22,14 +22,15 @@ impl Repeat {
     }
 }
 
-/// A limit on the rate of requests: each request spends some time, and time without requests is saved up.
+/// Limits the rate of requests: each one spends a share of the passing time. Unspent time is saved, up to a
+/// limit.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     spent_until: Option<Moment>,
 }
 
 impl Budget {
-    /// How much may be spent at `now`, up to `ahead` in advance.
+    /// The time that may be spent at `now`: at most `ahead`, less what requests have spent in advance.
     pub(super) fn left(&self, ahead: Duration, now: Moment) -> Duration {
         now.plus(ahead).since(self.spent_until.unwrap_or(now).max(now))
     }
@@ -48,7 +49,7 @@ impl Budget {
 }
 
 /// The time that a clean-up command takes from the budget: 25 are sent in a second, and up to 25 more at once
-/// after a time without any. Claims that cannot share a command wait, or end with their lease.
+/// after a time without any. Without budget a clean-up waits, and its claim's lease may end meanwhile.
 pub(super) const CLEANUP: Duration = Duration::from_millis(40);
 pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);
 
@@ -71,7 +72,7 @@ mod tests {
     use crate::time::ManualClock;
 
     #[test]
-    fn unanswered_requests_are_undone_at_most_fifty_times_a_second() {
+    fn at_most_fifty_clean_ups_are_sent_in_a_second() {
         let start = ManualClock::new().now();
         let mut pace = Budget::default();
         let mut sent: Vec<u64> = Vec::new();
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_undone_in_one_command_count_as_one() {
+    fn clean_ups_sent_in_one_command_count_as_one() {
         let (mut pace, now) = (Budget::default(), ManualClock::new().now());
         assert_eq!((0..).take_while(|_| pace.take(CLEANUP / 100, CLEANUPS_AHEAD, now)).count(), 2_500);
     }

@@ -1,4 +1,4 @@
-//! Requests that neither acquire nor release: holders, counts, figures, records of runs, and forced releases.
+//! Inspection, counts, statistics, records of jobs' runs, removal of old data, and forced releases.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Engine {
     }
 
     /// The state of a lock in the store, with the hold count of the calling thread and task. If the store
-    /// does not know a live hold of this client, the hold is lost.
+    /// does not know the calling thread's live hold, that hold is lost.
     pub(crate) fn inspect(
         &self,
         action: &'static str,
@@ -62,7 +62,7 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // The count is zero if the hold is being released, or is another task's.
+            // The count is zero if the hold is lost, is being released, or is another task's.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
             snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));
@@ -70,7 +70,7 @@ impl Engine {
         Ok(snapshot)
     }
 
-    /// Asks the store about a name. A failure changes nothing, so its outcome is known.
+    /// Asks the store about a name. The error never says that the outcome is unknown.
     fn read<T>(
         &self,
         action: &'static str,
@@ -179,9 +179,8 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// The directory, which also has the records of jobs' runs; an error if the store cannot change the lease
-    /// of a held lock (`expire_in`). There a job's lock cannot outlast its run, and entries end with their
-    /// client.
+    /// The directory, which also has the records of jobs' runs. An error if the store cannot change the lease
+    /// of a held lock (`expire_in`): in such a store entries end with their client, so no record would last.
     fn records(&self, action: &'static str, name: &LockName) -> Result<&dyn Directory> {
         self.usable(action).map_err(|error| error.on(name.given()))?;
         let capabilities = &self.store.capabilities;

@@ -14,7 +14,7 @@ use crate::sync::Mutex;
 use crate::time::Moment;
 
 /// A client's local locks. Mutexes are locked in this order: a local lock's, the timer table's, `remembered`.
-/// Only [`stuck`](Registry::stuck) locks two local locks at once.
+/// Only [`stuck`](Registry::stuck) locks the mutexes of several local locks at once.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
@@ -65,7 +65,7 @@ impl Registry {
         }
     }
 
-    /// Keeps the local lock for a while, because a program may make a new lock value for each use.
+    /// Keeps what the local lock knows for a while: a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         let kept = (now.plus(REMEMBERED), Arc::clone(local));
         self.remembered.lock().insert(local.key.clone(), kept);
@@ -125,7 +125,7 @@ impl Registry {
         self.remove_ended(hold, None);
     }
 
-    /// Removes a hold. `released`: if the store freed the lock, which clients it notified, and when.
+    /// Removes a hold. `released`: whom the store notified when it freed the lock, and when it did.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local.state();
         let taken = state.remove(hold.serial, released);

@@ -1,8 +1,7 @@
 //! The choice of the renewals to send next, and the time that the watchdog waits for their answers.
 //!
-//! The most urgent renewals are sent first, some hundreds in a batch, each batch with a time limit. So a home
-//! node that cannot be reached, or a hold that has ended, does not delay others. A home node that does not
-//! answer gets only a few renewals now and then, until it answers.
+//! The most urgent renewals are sent first, some hundreds in a batch, each batch with a time limit. A home
+//! node that does not answer delays no others: it gets a batch now and then, when no other renewals wait.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -17,12 +16,12 @@ use crate::time::Moment;
 /// Maximum number of renewals in a batch; a server answers them within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// Shortest time limit for an answer. After slow answers, the limit is four times their time.
+/// Shortest time limit for an answer (or a sixth of the lease). After slow answers: four times their time.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
-/// Shortest time from the beginning of a failing try to the next one: fewer than five tries a second.
+/// The time between the beginnings of failing tries: fewer than five a second. Shorter if the lease is short.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// How many tries come at `LEAST_GAP`: most outages are short, and losses must be reported soon.
+/// After this many failed tries, the pauses are longer, up to `MOST_GAP`: most outages are short.
 const QUICK_TRIES: u32 = 12;
 /// The pause after the first failure. Perhaps only one connection is broken, so the next try is soon.
 const FIRST_GAP: Duration = Duration::from_millis(10);
@@ -128,7 +127,7 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // The most urgent holds may all be on one dead server, so half of the batch are others.
+            // The most urgent renewals may all be for a dead server, so half of the batch has not failed yet.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_answers_shorten_the_renewals_time_limit_again() {
+    fn quick_answers_shorten_the_time_limit_of_renewals_again() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.pace = TIMEOUT;

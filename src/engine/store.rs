@@ -1,4 +1,4 @@
-//! The stand-in for a client's store until the client connects. It refuses all requests.
+//! The stand-in for a client's store until the client connects. It holds nothing, and grants nothing.
 
 use std::sync::Arc;
 

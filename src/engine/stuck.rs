@@ -17,7 +17,7 @@ use crate::ident::{Owner, unbound_number};
 use crate::seam::Family;
 use crate::time::{Moment, millis};
 
-/// A wait of a thread that holds something. `shown` is its form in the client's entry, where it is published.
+/// A wait that may be part of a deadlock. `shown` is its form in the client's entry.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnWait {
     pub(crate) shown: LockUse,
@@ -91,8 +91,8 @@ pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64
 }
 
 impl Registry {
-    /// The locks that threads wait for, and those that these threads hold. Locks one mutex at a time: a
-    /// thread that waits for a mutex while it has another stops all threads that need the other.
+    /// The locks that threads wait for, and those that these threads hold. Locks one mutex at a time, so that
+    /// this thread blocks nobody while it waits for the next mutex.
     fn concerned(&self) -> Vec<Arc<LocalLock>> {
         let (mut used, mut awaited, mut threads) = (Vec::new(), HashSet::new(), HashSet::new());
         for local in self.all().filter(|local| local.key.family != Family::Counted) {
@@ -111,11 +111,10 @@ impl Registry {
         used.into_iter().map(|(local, _)| local).collect()
     }
 
-    /// Returns the waits that have lasted for `least`, and the holds that their threads have or wait for.
-    /// Threads without a hold count only if the process works `under` holds of other clients. Publishes the
-    /// waits. The result is of one moment, because all locks that matter are locked together.
-    ///
-    /// Reads all local locks, so it is called at most once a second while no thread is stuck.
+    /// Returns the waits that have lasted for `least`, and the holds that their threads have or wait for. A
+    /// thread without a hold counts only if the process works `under` holds of other clients. Gives each wait
+    /// an id for the client's entry. The mutexes of these locks are locked together, so the result is of one
+    /// moment.
     pub(crate) fn stuck(&self, (now, wall_ms): (Moment, u64), least: Duration, under: &[Owner]) -> Stuck {
         let all = self.concerned();
         let _alone = self.several.lock();

@@ -39,7 +39,7 @@ use crate::tests::scripted::{
 use crate::tests::{claim, name as named};
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
-/// An engine, which is shut down on drop. The shutdown must succeed, unless it `ends_badly`.
+/// An engine, which is shut down on drop. The shutdown must succeed, or must fail after `ends_badly`.
 struct Running {
     engine: Arc<Engine>,
     ends_badly: AtomicBool,
@@ -61,7 +61,7 @@ impl Running {
         Running { engine, ends_badly: AtomicBool::new(false) }
     }
 
-    /// Lets the shutdown fail, because the test leaves holds that the store does not release.
+    /// Makes the drop expect a failed shutdown: the test leaves holds that the store does not release.
     fn ends_badly(&self) {
         self.ends_badly.store(true, Ordering::SeqCst);
     }
@@ -295,7 +295,7 @@ fn a_thread_sends_no_attempt_while_its_hand_off_fails() {
 }
 
 #[test]
-fn a_fair_waiter_asks_nothing_while_its_hand_off_fails() {
+fn no_fair_attempt_is_sent_while_a_hand_off_fails() {
     while_a_hand_off_fails(|failing| {
         let FailingHandoff { store, engine, name, go_on } = failing;
         let attempts = store.attempts.count();
@@ -423,7 +423,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     engine.ends_badly();
 }
 
-/// The waiter must leave within one command time-out: a further one would exceed the caller's limit.
+/// A timed-out waiter must leave within one command time-out: a call may last no longer beyond its limit.
 #[test]
 fn a_failed_or_timed_out_fair_waiter_leaves_the_queue() {
     let wait = Duration::from_millis(20);

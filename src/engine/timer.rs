@@ -1,5 +1,5 @@
-//! The timer: one thread for each client, which notices ended windows and ended threads, and passes renewals
-//! that are due to the watchdog. It does no I/O and runs none of the program's code, so nothing delays it.
+//! The timer: one thread for each client, which notices ended windows and ended threads, and tells the
+//! watchdog which renewals are due. It does no I/O and runs none of the program's code, so nothing delays it.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// Connections are checked for this long after the last hold, so that short holds rarely wake the timer.
+/// The timer checks connections for this long after the last hold, so that the next hold need not wake it.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
 /// Shortest time between renewals after ended connections, because a server may end each new connection.
@@ -47,8 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles what is due, checks connections, and returns when to continue: by `woken_for`, even if the
-    /// hold that asked for this moment has ended, so that the next short hold need not wake the timer.
+    /// Handles what is due, checks connections, and returns when to continue. A hold asked for `woken_for`.
+    /// The timer keeps that time even if the hold has ended, so that the next short hold need not wake it.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());
@@ -93,7 +93,7 @@ impl Timer {
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Takes locks with checks due by `by`. Leaves those whose mutex is taken in `taken`, for later.
+    /// Takes locks with checks due by `by`. Locks whose mutex another thread has stay in `taken`, for later.
     fn take_due(&self, by: Moment, taken: &mut Vec<Arc<LocalLock>>) -> Vec<Arc<LocalLock>> {
         taken.append(&mut self.core.registry.take_due(by, AT_A_TIME));
         take_free(taken, |local| local)

@@ -74,7 +74,7 @@ impl Wait {
     }
 
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
-        // The reason is set before the thread wakes. Pairs with `Waiting::step`.
+        // The reason is set first, so that the woken thread finds it in `Waiting::step`.
         self.ends_for.get_or_init(|| Arc::clone(ring));
         self.wake();
     }
@@ -129,7 +129,7 @@ impl Releaser {
 
 impl Drop for Releaser {
     /// Makes the outcome unknown for the releaser if the waiter panicked before it read the answer. If the
-    /// waiter was granted the lock, the lease will end.
+    /// store made the waiter the owner, the end of the lease frees the lock.
     fn drop(&mut self) {
         if self.settle.is_some() {
             self.settle(untold());

@@ -23,8 +23,8 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// The watchdog gives up a clean-up no sooner than this after its `from`, even if its `until` has passed: the
-/// clean-up of an expired hold begins only at its `until`.
+/// An unsent clean-up is kept for this long after its `from`, even if its `until` has passed: for an expired
+/// hold both are the same moment.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has
@@ -59,7 +59,7 @@ struct Round {
 }
 
 impl Round {
-    /// Does one thing that is due, renewals first, and returns when the next one is due.
+    /// Sends a batch of renewals if any are due, else does all other work that is due. Returns when to go on.
     fn round(&mut self) -> Moment {
         // Read before the inbox is emptied, so that `next_renewal` covers a renewal that the timer moves to
         // the inbox later.
@@ -170,7 +170,7 @@ impl Round {
     }
 
     /// Sends some of the clean-ups that are due, and returns when the next ones are. Clean-ups delay renewals
-    /// by a sixth of the lease at most. Home nodes where renewals fail get none.
+    /// by a sixth of the lease at most. Home nodes that answer no renewals get none.
     fn clean_up(&mut self, next_renewal: Moment) -> Moment {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;

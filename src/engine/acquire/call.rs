@@ -99,7 +99,7 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// Whether readers of a read-write lock let waiting writers go first.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires its lock after a wait for a condition. No deadlock search ends the call.
+    /// Whether the call reacquires its lock after a wait for a condition. Deadlock searches end no such call.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) no_time_slices: bool,

@@ -55,7 +55,7 @@ impl Engine {
             Found::Leaving => number = Some(unbound_number()),
             Found::Stale(stale) => self.core.send_cached_release(Some(stale), None),
             // An own hold that is lost is no obstacle: its loss gave the thread a new owner number, so a late
-            // request about it cannot affect the new hold.
+            // request under the old number cannot affect the new hold.
             Found::Own(_) | Found::Used | Found::Uncontended => {}
         }
         if !is_uncontended {
@@ -77,8 +77,8 @@ impl Engine {
         Ok(granted)
     }
 
-    /// Why the call would wait for its own thread, if it would. `owner`: the owner under which the call asks.
-    /// A thread that writes can read only under the owner of its write hold.
+    /// Why the call would wait for its own thread, if it would. `owner`: the owner in the call's claim, once
+    /// that is made. A thread that writes can read only under the owner of its write hold.
     fn own_hold_in_the_way(
         &self,
         call: &AcquireCall<'_>,
@@ -129,7 +129,7 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // Even if interrupted, a caller with a place in the store's queue goes on, to leave the queue.
+        // An interrupted caller with a place in the store's queue goes on: its wait, once dropped, leaves it.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }
@@ -250,8 +250,8 @@ impl Engine {
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // The client renews a `Kept` lease until all locks of a group are acquired. For a re-entry it
-                // need not: the level that the hold already has decides about renewals.
+                // The client renews a `Kept` lease until all locks of a multi-lock are acquired. For a re-entry
+                // it need not: the level that the hold already has decides about renewals.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

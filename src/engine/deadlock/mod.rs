@@ -41,7 +41,7 @@ use crate::time::Moment;
 /// from its entry, which takes `WRITES_APART` and a request, even on a busy machine.
 const SEEN_FOR: Duration = Duration::from_secs(1);
 
-/// Shortest time between two writes of the entry that only deadlock searches need.
+/// Shortest time from one successful write of the client's entry to the next.
 const WRITES_APART: Duration = Duration::from_millis(100);
 
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
@@ -96,8 +96,8 @@ impl Finder {
             return due;
         }
         core.finder_due.store(u64::MAX, Ordering::SeqCst);
-        // The clock is read after `finder_due` was reset, so this round handles what a caller has set: by now
-        // the entry is due, or the caller's wait is in the queue. Pairs with `Core::find_by`.
+        // The clock is read after `finder_due` was reset. So this round sees the wait or the due entry for
+        // which an earlier caller of `Core::find_by` had set `finder_due`.
         let now = core.clock.now();
         let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);

@@ -433,8 +433,8 @@ fn lasting_deadlocks_are_reported_and_no_false_ones() {
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
 }
 
-/// All worlds up to five steps after a wait for the searcher's lock was published. In one of them the lock
-/// was granted, released and acquired again, and then the searcher waits for the other thread's lock.
+/// Worker 1 has published its wait for the lock of worker 0, the searcher; then come up to five steps. In one
+/// of these worlds that wait was granted, but the entry still names it, and worker 0 waits for worker 1.
 fn published_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let published =
@@ -454,7 +454,7 @@ fn a_granted_wait_is_not_part_of_a_cycle() {
 }
 
 #[test]
-fn one_reading_or_no_pause_would_report_false_deadlocks() {
+fn a_search_without_pause_or_second_reading_reports_false_deadlocks() {
     let one_reading = search_all(&[chain(3, 2, Fault::OneReading)], 3);
     assert!(one_reading.2.is_some(), "{} searches", one_reading.0);
     let at_once = search_all(&after(chain(2, 2, Fault::NoPause), 1), 2);

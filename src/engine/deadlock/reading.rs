@@ -16,7 +16,7 @@ use crate::inspect::{Inspection, Location, Mode, ObjectKind};
 use crate::seam::{Answer, Failure, Family, Kind};
 use crate::time::Moment;
 
-/// Maximum number of threads that one search visits.
+/// Maximum number of threads that a search visits for one wait.
 pub(super) const MOST_THREADS: usize = 256;
 
 pub(super) type Rings = HashMap<RingKey, Vec<Link>>;
@@ -73,8 +73,8 @@ impl<'a> Reading<'a> {
         self.most = (self.requests.saturating_add(requests), MOST_THREADS);
     }
 
-    /// Keeps the cycles that a second reading shows. That reading reads all holders first, then all waits.
-    /// `stuck` returns this client's own waits and holds at that moment.
+    /// Keeps the cycles that a second reading shows. That reading reads all holders first, then all waits;
+    /// before each part, `stuck` returns this client's waits and holds anew.
     pub(super) fn confirm(&mut self, rings: &mut Rings, stuck: impl Fn() -> Stuck) {
         self.begin_again(stuck());
         rings.retain(|_, ring| are_held(self, ring));
@@ -298,7 +298,7 @@ mod tests {
     use crate::engine::deadlock::graph::{self, key_of, ring_of};
 
     #[test]
-    fn writers_first_readers_count_as_waiting_for_writers() {
+    fn readers_that_let_writers_pass_count_as_waiting_for_them() {
         let mut seen = Inspection::new("a", ObjectKind::ReadWriteLock { mode: Mode::Read });
         seen.writers_wait = true;
         let wait = |writers_first| {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waiting_for_its_own_clients_reader_closes_a_cycle() {
+    fn a_writer_waiting_for_a_local_reader_closes_a_cycle() {
         let reads = |client| {
             let mut stuck = crossed(client);
             stuck.waits[0].shown.published.as_mut().unwrap().kind = Kind::Write.label().to_owned();

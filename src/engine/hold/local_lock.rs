@@ -249,7 +249,7 @@ static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read first: if the connection ends in between, this raises the count, like a recall.
+        // `is_up` is read first: if the connection ends after that, the count rises, as by a recall.
         let recalls =
             self.beside.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
@@ -264,7 +264,7 @@ impl Drop for LocalLock {
         let check_at = self.state().beside.check_at;
         self.locks.timer_table.lock().remove(self, check_at);
         let mut locks = self.locks.by_key.lock();
-        // Another local lock with the same key may exist by now.
+        // The entry may be that of a new local lock with the same key, and must then stay.
         if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
             locks.remove(&self.key);
         }

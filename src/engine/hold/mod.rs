@@ -229,7 +229,7 @@ impl Hold {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// Ends the renewals of a level with an explicit lease, which ran only until its group was acquired.
+    /// Ends the renewals of a multi-lock's level with an explicit lease, because all locks are acquired.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {
@@ -270,7 +270,7 @@ impl Hold {
         }
     }
 
-    /// Whether the window has reached `max_hold`; a window is 1 % shorter than its lease.
+    /// Whether the lease reaches to the end of `max_hold`; the window, 1 % shorter, ends a little before.
     fn is_at_ceiling(&self) -> bool {
         let drift = self.renewed_lease() / 100;
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))

@@ -33,7 +33,7 @@ const LOSSES: [LossReason; 4] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Held,
-    /// Held until this moment, but a renewal is late.
+    /// Held until this moment, but the last renewal failed or is late.
     AtRisk(Moment),
     Lost(LossReason),
 }

@@ -8,8 +8,8 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// The claim of a renewal, which is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: the
-    /// hold needs no renewal now.
+    /// The claim of a renewal. The caller sends it at once, then calls [`end_renewal`](Self::end_renewal).
+    /// `None`: the hold needs no renewal now.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
             let claim = state.renewal(now);
@@ -32,8 +32,8 @@ impl Hold {
 }
 
 impl State {
-    /// Whether the client renews the hold: a level asks for renewals, or the hold may be cached until a
-    /// recall, and `max_hold` leaves time.
+    /// Whether the client renews the hold: for a level, or because it may be cached until a recall. Not if
+    /// the lease reaches to the end of `max_hold`.
     pub(crate) fn is_renewed(&self) -> bool {
         (self.levels.renewed > 0 || self.recallable.is_some()) && !self.hold.is_at_ceiling()
     }
@@ -44,7 +44,7 @@ impl State {
             left.max(SHORTEST_LEASE)
         } else if self.is_renewed() {
             let lease = hold.within_ceiling(hold.renewed_lease(), now);
-            // Redisson's readers may shorten the shared expiry, so this also renews a level's longer lease.
+            // Redisson's readers may shorten the shared expiry, so this renews at least to the window's end.
             if hold.kind().shares_its_end() { lease.max(left) } else { lease }
         } else {
             return None;

@@ -130,7 +130,7 @@ fn unlock_caches_only_if_the_last_acquire_asked_for_it() {
 }
 
 #[test]
-fn a_renewal_confirmed_after_the_window_is_ignored() {
+fn a_late_confirmed_renewal_does_not_save_the_hold() {
     let clock = ManualClock::new();
     let hold = hold(Lease::Fixed(LEASE), clock.now());
     clock.advance(LEASE * 99 / 100);
@@ -183,7 +183,7 @@ fn after_an_unanswered_request_a_release_changes_the_owner_number() {
 }
 
 #[test]
-fn a_release_during_a_renewal_changes_the_threads_owner_number() {
+fn a_release_during_a_renewal_changes_the_owner_number() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
@@ -199,7 +199,7 @@ fn a_release_during_a_renewal_changes_the_threads_owner_number() {
     assert_eq!(mark.number(), number);
 }
 
-/// Each kind of loss retires the number, also an expiry that a check of the clock found.
+/// Each loss but a shutdown's retires the number, also an expiry that a check of the clock found.
 #[test]
 fn a_lost_hold_gives_its_thread_a_new_owner_number() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
@@ -253,7 +253,7 @@ fn a_hold_is_renewed_while_any_reentry_asks_for_renewal() {
 }
 
 #[test]
-fn an_explicit_lease_is_renewed_only_until_its_group_is_acquired() {
+fn an_explicit_lease_is_renewed_until_all_locks_are_acquired() {
     let start = ManualClock::new().now();
     let short = LEASE / 30;
     let cached = hold(Lease::Kept(short), start);
@@ -297,7 +297,7 @@ fn reentries_with_short_leases_do_not_postpone_the_renewal() {
 
 /// Readers share one key in the store, and another reader may have shortened the key's time to live.
 #[test]
-fn a_read_hold_is_renewed_for_its_longest_reentrys_lease() {
+fn a_read_hold_is_renewed_for_its_longest_lease() {
     let start = ManualClock::new().now();
     let hold = reading(Lease::Renewed, start);
     let third = start.plus(LEASE / 3);
@@ -389,7 +389,7 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
 }
 
 #[test]
-fn an_unanswered_request_prevents_caching_until_a_recall() {
+fn cached_locks_do_not_cache_holds_with_unanswered_requests() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is under way concerns no other hold");

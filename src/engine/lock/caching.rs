@@ -57,7 +57,7 @@ const STALL: Duration = Duration::from_micros(600);
 
 /// The score of a lock rises by one, up to `MOST`, when a thread reacquires at once, and falls by `LATE`,
 /// down to `LEAST`, when not. Time slices cache holds from score one on. The score starts at zero, so one
-/// quick reacquire is enough: among hundreds of clients each has few grants a second.
+/// quick reacquire is enough: a client among hundreds gets few grants from which it could learn.
 pub(super) const LEAST: i8 = -2;
 pub(super) const MOST: i8 = 6;
 pub(super) const LATE: i8 = 4;
@@ -72,7 +72,7 @@ pub(crate) struct Caching {
     /// When, and by which thread, the lock was last released; `None` once this thread has asked again.
     pub(super) dropped: Option<(Moment, u64)>,
     pub(super) score: i8,
-    /// How much of the last slice this process did not run; the next slice is longer by this.
+    /// How long this process did not run in the last slices. The next one is longer by this, at most doubled.
     missed: Duration,
     /// The last recall, and whether it came soon after the one before.
     pub(super) recalled: Option<(Moment, bool)>,
@@ -117,8 +117,8 @@ impl Caching {
         self.score = LEAST.max(self.score - LATE);
     }
 
-    /// Begins the time in which `thread` comes back "at once" only now, because until now the thread waited
-    /// for the answer to its release.
+    /// Until now `thread` waited for the answer to its release. So the time in which its next acquire counts
+    /// as "at once" begins now.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;

@@ -6,7 +6,7 @@ use crate::engine::lock::At;
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Moment;
 
-/// Time between two checks of a hold, and shortest time between two runs of its callbacks.
+/// Longest time between two checks of a hold, and shortest time between two runs of its callbacks.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// After a message, the next check may come this soon after the last. Not sooner, because ZooKeeper also
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiters_message_brings_the_next_contention_check_forward() {
+    fn a_waiter_message_brings_the_next_contention_check_forward() {
         let mut world = World::new();
         world.recalls = Some(7);
         world.checked(CachedCheck::Unmarked);

@@ -14,8 +14,8 @@
 //! A lock without holds, or with lost ones only, is free here. Exclusive locks have at most one hold that is
 //! not lost; read locks and counted kinds have several, each with its own stage.
 //!
-//! `tests/table.txt` lists what each event does in each stage, and which events never came there. The tests
-//! compare that table with the code, and explore all states of small worlds with several machines.
+//! `tests/table.txt` lists what each event does in each stage, and which events never happen in a stage. The
+//! tests compare that table with the code, and explore all states of small worlds with several machines.
 
 pub(crate) mod caching;
 mod hearing;
@@ -449,10 +449,9 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.holds.extract_if(.., is_over).collect()
     }
 
-    /// Records a loss. `false`: the hold was lost before, or is being released, so that only the store knows.
-    /// Retires the number, because a request under it may be on its way, and the guard may still try to
-    /// release. A client that ends releases the hold itself, so the number is retired only if it is in doubt:
-    /// the thread uses the number in other clients too.
+    /// Records a loss. `false`: the hold was lost before, or is being released. Retires the number, because a
+    /// request under it may be on its way, and the guard may still try to release. A shutdown releases the
+    /// hold itself. So it retires only a number in doubt: the thread also uses the number in other clients.
     pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.stage != Stage::Lost) else { return false };
         let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());

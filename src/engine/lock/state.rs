@@ -106,7 +106,7 @@ impl<H: Handle> HoldState<H> {
     }
 
     /// The one thread that can release the hold: its holder, or the thread that is still acquiring the other
-    /// locks of a group. `None`: any thread with the guard.
+    /// locks of a multi-lock. `None`: any thread with the guard.
     pub(crate) fn keeper(&self) -> Option<u64> {
         self.thread.or(self.acquires_more)
     }
@@ -212,8 +212,7 @@ impl Levels {
         Some(level)
     }
 
-    /// Ends the renewals of a level that was acquired as one of a group of locks: all of them are acquired
-    /// now.
+    /// Ends the renewals of a multi-lock's level, because all locks are acquired now.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };

@@ -33,8 +33,8 @@ impl Waiting<'_> {
         self.release_watch.note_heard();
         let (claim, engine) = (self.next_claim()?, self.engine);
         if heard.is_none() && self.waits {
-            // This waiter has no subscription yet, but others here may have one. `listen` compares the count
-            // of their messages, so it notices a message that comes in between.
+            // This waiter has no subscription yet, but others here may have one. `listen` compares the count of
+            // their messages with this count, so it notices a message that comes after this attempt.
             let count = engine.store.message_count(&claim);
             (self.listening.unheard, self.listening.message_count) = (count, count);
         }
@@ -48,7 +48,7 @@ impl Waiting<'_> {
         self.answered(ATTEMPT, claim, sent, answer)
     }
 
-    /// Handles the answer to an attempt of a group, which was sent at `sent`. Does not wait.
+    /// Handles the answer to an attempt that a multi-lock sent at `sent`. Does not wait.
     pub(crate) fn came(
         &mut self,
         claim: Claim,
@@ -78,8 +78,8 @@ impl Waiting<'_> {
         Ok(claim)
     }
 
-    /// Handles an answer that was read just now. Reports a grant only after its hold was entered, because an
-    /// observer takes time, in which the owner number may be retired.
+    /// Handles an answer that was read just now. Reports a grant only after its hold was entered: an observer
+    /// takes time, and the grant would not count if its owner number were retired meanwhile.
     fn answered(
         &mut self,
         op: &'static str,
@@ -133,7 +133,7 @@ impl Waiting<'_> {
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
                 }
-                // Reported last: during a slow observer the thread's write hold may expire, and must end.
+                // Reported after `end_writing_in_time`: the write hold may expire during a slow observer.
                 report(None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);
@@ -299,9 +299,8 @@ impl Waiting<'_> {
     pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<Option<Arc<dyn Bound>>> {
         let bound = self.capabilities.sessions.as_ref().and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
-        // After a failed release under this number, the watchdog repeats the release, which would free this
-        // hold if both are of one lock (the halves of a read-write lock have one owner). In a Redlock no new
-        // hold may have such a number at all.
+        // Under a retired number, the watchdog may still repeat a release of this lock or of its other half,
+        // which would free the new hold. A Redlock accepts no retired number at all.
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
@@ -325,8 +324,8 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Reports a grant to observers. `coming`: see the field of `Waiting`; `None`: neither a message nor a
-    /// hand-off.
+    /// Reports a grant to observers. `coming`: when a message woke the waiter, or (`true`) when a thread of
+    /// this client sent the hand-off.
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

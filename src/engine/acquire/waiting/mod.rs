@@ -1,7 +1,8 @@
 //! The wait of one caller for one lock: the crate's only waiting loop.
 //!
 //! A waiter joins the local queue of its lock. The head of this queue attempts, listens for messages, and
-//! sleeps. Each other waiter sleeps until it becomes the head, or until a thread hands the lock to it.
+//! sleeps. The others sleep until they become the head, or are handed the lock. Of some kinds all waiters
+//! attempt (`all_ask`).
 
 mod attempt;
 mod sleep;
@@ -183,15 +184,14 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // Waiters for several permits do not queue with waiters for one, because either may be granted
-            // first.
+            // Waiters that spin, or want several permits, queue apart: others must not wait for them.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             if !place.is_head() {
                 self.wait_mode.become_in_doubt(); // the head may have put the client into the wait queue
             }
-            // A client sends no recall to itself, so the waiter releases a hold that is cached here. It
-            // joins the queue first. Pairs with `Machine::cache`, which caches no hold while threads wait.
+            // A client sends no recall to itself, so the waiter releases a hold that is cached here, after it
+            // joined the queue. Pairs with `Machine::cache`, which caches no hold while threads wait.
             let is_idle = call.local.state().is_idle();
             if is_idle {
                 engine.core.release_cached(call.local, None);
@@ -239,8 +239,8 @@ impl<'a> Waiting<'a> {
     }
 
     /// One step: receives a hand-off, sleeps while another waiter asks, or attempts. Fails if the client has
-    /// ended, if this wait must end to break a deadlock, or if the head has had only failures for
-    /// `retry_timeout`, which all waiters share.
+    /// ended, if this wait must end to break a deadlock, or if the head of the local queue has had only
+    /// failures for `retry_timeout`.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         let (engine, call, now) = (self.engine, self.call, self.engine.clock.now());
         engine.open(call.action)?;
@@ -301,7 +301,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether this waiter attempts despite a local hold: the store may grant both, or must know who waits.
+    /// Whether this waiter attempts despite a local hold: the store may grant a second one, or must know that
+    /// it waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces() || self.call.kind.is_shared()
     }

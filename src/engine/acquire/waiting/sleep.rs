@@ -111,8 +111,8 @@ impl Waiting<'_> {
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.local.state().contended else { return };
-        // No pause if the only other listener has had its chance since the release, or if the lock is
-        // reserved for the client that is next in the wait queue.
+        // If only one other client listens, one pause is enough, before the first attempt. No pause is needed
+        // if the lock is reserved for the next client in the wait queue.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }

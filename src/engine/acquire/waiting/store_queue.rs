@@ -11,8 +11,8 @@
 //! the wait queue also listens to that channel; the code calls this to *watch releases*.
 //!
 //! A client that joins an empty wait queue watches releases after [`AFTER`]; a client that becomes first
-//! later does so at once. In a fast queue clients have their turn before they begin to watch. In a slow queue
-//! each release wakes the first client one time more. The subscription ends with the wait.
+//! later does so at once. In a fast queue clients are granted the lock before they begin to watch. In a slow
+//! queue each release wakes the first client twice. The subscription ends with the wait.
 //!
 //! Source: docs/decisions/0027 and 0040.
 
@@ -38,7 +38,7 @@ impl Waiting<'_> {
         listens_for: ListensFor,
         watches: bool,
     ) -> Step {
-        // A candidate in an election with a full queue has no place, and polls each third of its lease.
+        // A candidate in an election with a full queue has no place, and polls within a third of its lease.
         let has_place = listens_for != ListensFor::Nothing;
         if !watches || !has_place {
             self.end_release_watch();

@@ -3,19 +3,17 @@
 use crate::seam::subscription::Subscription;
 use crate::seam::{ListensFor, QueueMode};
 
-/// How a waiter treats the store's wait queue.
+/// How a waiter treats the store's wait queue. The modes `Waits`, `InWaitQueue` and `IsNext` use the queue
+/// (*any* below). A waiter that spins, or that has a place of its own in the store's queue, keeps its mode.
 ///
-/// | from                  | to                         | by                                                   |
-/// |-----------------------|----------------------------|------------------------------------------------------|
-/// | `Waits`               | `InWaitQueue`              | a waiter before it, or an attempt without an answer  |
-/// | all of the wait queue | `InWaitQueue`, it `stands` | an answer                                            |
-/// | all of the wait queue | `IsNext`, it `stands`      | a message; it lasts for one attempt                  |
-/// | `IsNext`              | `InWaitQueue`              | the next attempt without such a message              |
-/// | all of the wait queue | `Waits`                    | a grant, which took its client out of the wait queue |
-/// | all of the wait queue | `Yields`                   | the server, which refused its subscription; for good |
-///
-/// The modes of the wait queue are `Waits`, `InWaitQueue` and `IsNext`. A waiter that spins, or that has a
-/// place of its own in the store's queue, keeps its mode.
+/// | from     | to                         | by                                                           |
+/// |----------|----------------------------|--------------------------------------------------------------|
+/// | `Waits`  | `InWaitQueue`              | a local waiter before this one, or an attempt without answer |
+/// | any      | `InWaitQueue` and `stands` | an answer: the client has a place in the queue               |
+/// | any      | `IsNext` and `stands`      | a message that the client is next; for one attempt           |
+/// | `IsNext` | `InWaitQueue` and `stands` | the next attempt without such a message                      |
+/// | any      | `Waits`                    | a grant, which took the client out of the queue              |
+/// | any      | `Yields`                   | the server, which refused the subscription; for good         |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitMode {
     pub(super) queue_mode: QueueMode,
@@ -123,8 +121,7 @@ impl Listening {
             && self.subscription.as_ref().is_some_and(Subscription::is_refused)
     }
 
-    /// Whether, since the last call, only the message came that this client is second in the queue
-    /// (`standby`).
+    /// Whether a `standby` message came since the last call (this client is second), and no other message.
     pub(super) fn stands_by(&mut self) -> bool {
         let Some(subscription) = &self.subscription else { return false };
         if self.has_message() {
@@ -144,7 +141,7 @@ mod tests {
 
     /// Each row of `table` has a mode, and the mode after each of the `changes`.
     #[test]
-    fn a_waiters_queue_mode_after_each_change_matches_the_table() {
+    fn the_queue_mode_after_each_change_matches_the_table() {
         let changes: [Change; 6] = [
             WaitMode::become_in_doubt,
             |wait_mode| wait_mode.change(InWaitQueue, true),

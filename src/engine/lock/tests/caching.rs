@@ -175,7 +175,7 @@ fn an_expired_cached_hold_is_not_used_again() {
 }
 
 #[test]
-fn only_a_releasers_next_acquire_changes_the_caching_score() {
+fn only_a_thread_that_returns_changes_the_caching_score() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
@@ -208,7 +208,7 @@ fn waiting_threads_of_one_client_share_its_time_slice_equally() {
 }
 
 #[test]
-fn time_without_a_processor_extends_the_next_time_slice_once() {
+fn time_without_a_processor_extends_only_the_next_time_slice() {
     for (paused, until) in [(100, 1000), (700, 1700), (9000, 2000)] {
         let mut one = in_time_slice(64, 8);
         assert!(is_cached(&mut one, 0, at(0)));
@@ -258,7 +258,7 @@ fn a_cached_hold_is_released_when_its_time_slice_ends() {
 }
 
 #[test]
-fn a_late_reacquire_lowers_the_caching_score_once() {
+fn a_late_reacquire_lowers_the_caching_score_only_once() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));
@@ -288,7 +288,7 @@ fn a_recalled_cached_hold_is_released_within_milliseconds() {
 }
 
 #[test]
-fn releasing_a_cached_hold_leaves_another_holds_check_due() {
+fn releasing_a_cached_hold_keeps_checks_of_other_holds_due() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
@@ -329,7 +329,7 @@ fn recall(one: &mut One) {
 }
 
 #[test]
-fn a_cached_hold_is_reused_until_a_waiters_recall() {
+fn a_cached_hold_is_reused_until_a_waiter_recalls_it() {
     let mut one = granted();
     for now in [1, 3] {
         assert!(stays(&mut one, ms(now)) && one.lock.is_idle());
@@ -385,7 +385,7 @@ fn a_time_slice_allows_reuse_despite_a_recall() {
 }
 
 #[test]
-fn checks_of_a_cached_hold_for_waiters_get_rarer() {
+fn checks_whether_others_want_a_cached_hold_become_rarer() {
     let mut one = granted();
     let mut checks = Vec::new();
     for now in 0..1800 {
@@ -409,7 +409,7 @@ fn checks_of_a_cached_hold_for_waiters_get_rarer() {
 }
 
 #[test]
-fn each_use_restarts_a_cached_holds_idle_half_second() {
+fn each_use_of_a_cached_hold_restarts_its_idle_time() {
     let mut one = granted();
     for used in [1, 400, 800] {
         assert!(stays(&mut one, ms(used)));
@@ -448,7 +448,7 @@ fn two_recalls_within_100_ms_pause_caching_for_a_second() {
 }
 
 #[test]
-fn a_waiter_that_a_check_finds_counts_as_a_recall() {
+fn a_waiter_found_by_two_checks_counts_as_one_recall() {
     let mut one = granted();
     for now in [1, 2] {
         let now = one.at(ms(now));
@@ -505,7 +505,7 @@ fn the_end_of_the_client_leaves_nothing_cached() {
 }
 
 #[test]
-fn a_release_during_a_renewal_retires_the_holds_owner_number() {
+fn a_release_during_a_renewal_retires_the_owner_number() {
     let mut one = granted();
     one.own().levels.add(Lease::Renewed);
     assert!(one.own().begin_renewal(true));
