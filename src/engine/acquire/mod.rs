@@ -250,8 +250,8 @@ impl Engine {
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // The client renews a `Kept` lease until all locks of a multi-lock are acquired. For a re-entry
-                // it need not: the level that the hold already has decides about renewals.
+                // The client renews a `Kept` lease until all locks of a multi-lock are acquired. A re-entry
+                // needs that not: the level that the hold already has decides about renewals.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,
