@@ -77,8 +77,8 @@ impl Round {
         };
         let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search for deadlocks while renewals fail or a shutdown waits, and none longer than a sixth of
-        // the lease, because renewals wait for it.
+        // No search for deadlocks while renewals fail or a shutdown waits. A search takes at most a sixth of
+        // the lease, because renewals wait until it ends.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             self.finder.round(core.clock.after(core.options.command_timeout.min(lease / 6)))
         } else {

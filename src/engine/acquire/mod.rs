@@ -251,7 +251,7 @@ impl Engine {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
                 // The client renews a `Kept` lease until all locks of a multi-lock are acquired. A re-entry
-                // needs that not: the level that the hold already has decides about renewals.
+                // needs no such renewals: the levels that the hold already has decide about them.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

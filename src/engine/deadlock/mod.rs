@@ -127,7 +127,7 @@ impl Finder {
     fn write(&mut self, named: Vec<LockUse>, stuck: &Stuck, (now, deadline): (Moment, Moment)) {
         let ids = ids_of(&named);
         // Of two clients in a cycle, the one that searches last must find the other's waits. So the write is
-        // answered before a search begins here, unless the entry names no wait, before and after.
+        // answered before a search begins here, unless neither the old nor the new entry names a wait.
         let is_awaited = !(ids.is_empty() && self.written.is_empty());
         match self.core.write_entry(named, stuck, is_awaited, (now, deadline)) {
             Some(Ok(())) => {

@@ -293,8 +293,6 @@ impl<'a> Waiting<'a> {
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {
-                // Another thread of this client is about to hand the lock to this waiter, and wakes it once
-                // that request is sent.
                 (Withdrawn::Promised, _) => drop(self.parker(place).park(Moment::NEVER, None)),
                 (Withdrawn::Free | Withdrawn::Given, handed) => return handed,
             }
