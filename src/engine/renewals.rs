@@ -16,7 +16,7 @@ use crate::time::Moment;
 /// Maximum number of renewals in a batch; a server answers them within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// Shortest time limit for an answer; if the lease is short, a sixth of it. After slow answers the limit is at
+/// Shortest time limit for an answer; if the lease is short, a sixth of it. After slow answers it is at
 /// least four times their time.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// The time between the beginnings of failing tries: fewer than five a second. Shorter if the lease is short.
