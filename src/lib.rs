@@ -225,7 +225,7 @@ pub use topologies::ring::plan::{Ring, RingNode};
 /// Only the command-line program `leasehold` may use this module, which may change in any version.
 #[doc(hidden)]
 pub mod program {
-    pub use crate::client::settings::{HOST_NAME, NANOS, SPAN, Settings};
+    pub use crate::client::settings::{HOST_NAME, MAY_BE_DEADLOCKED, NANOS, SPAN, Settings};
 }
 
 #[cfg(doctest)]

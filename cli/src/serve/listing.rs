@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use leasehold::program::MAY_BE_DEADLOCKED;
 use leasehold::{ClientInfo, Error, Holder, LastRun, ListedLock, LockClient, ObjectKind};
 use serde_json::{Map, Value, json};
 
@@ -257,14 +258,12 @@ impl Group {
 #[derive(Default)]
 struct Waiters {
     by_name: HashMap<String, Vec<(Duration, Value)>>,
-    /// Whether some client both waits and holds, as in deadlocks other than those of nested `leasehold run`.
     may_be_deadlocked: bool,
 }
 
 impl Waiters {
     fn add(&mut self, client: &ClientInfo) {
-        self.may_be_deadlocked |=
-            client.uses.iter().any(|one| one.is_waiting) && client.uses.iter().any(|one| !one.is_waiting);
+        self.may_be_deadlocked |= MAY_BE_DEADLOCKED(client);
         for one in client.uses.iter().filter(|one| one.is_waiting) {
             let known = |text: &String| (!text.is_empty()).then_some(text.clone());
             let waiter = json!({

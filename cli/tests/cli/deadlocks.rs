@@ -135,7 +135,7 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
 }
 
 #[test]
-fn both_commands_of_a_deadlock_report_it() {
+fn commands_doctor_show_and_serve_report_a_deadlock_of_nested_runs() {
     let server = Server::start();
     let scripts = [
         "leasehold run a -- sh -c 'MEET1; leasehold run b -- true'",
@@ -146,6 +146,12 @@ fn both_commands_of_a_deadlock_report_it() {
         assert_eq!(finding["deadlocks"][0]["steps"].as_array().unwrap().len(), 2, "{finding}");
         let (_, said) = server.outcome(&["show", "a"]);
         assert!(said.contains("maybe a deadlock of 2 threads"), "{said}");
+        let site = Site::start(&server);
+        eventually("`serve` shows the deadlock", || {
+            site.get("/locks.json").json()["deadlocks"][0]["steps"]
+                .as_array()
+                .is_some_and(|steps| steps.len() == 2)
+        });
     });
 }
 
