@@ -221,7 +221,12 @@ impl Helper<'_> {
             if let Some(report) = self.ended.filter(|_| self.has_all_orders && self.is_over()) {
                 return self.conclude(report);
             }
-            let limit = if self.ended.is_some() || self.stage == Stage::Killed { POLL } else { CHECK_EVERY };
+            let limit = match self.stage {
+                Stage::Killed => POLL,
+                // Each check for descendants reads /proc, and the grace may be long.
+                _ if self.ended.is_some() => 4 * POLL,
+                _ => CHECK_EVERY,
+            };
             let wait = self.next().since(Moment::now()).min(limit);
             match events.recv_timeout(wait) {
                 Ok(Event::Order(Order::Until(until))) => self.until = self.until.max(until),
@@ -235,7 +240,9 @@ impl Helper<'_> {
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
                 // Both sending threads have ended. If no report came, nothing watches the command.
-                Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
+                Err(RecvTimeoutError::Disconnected) if self.ended.is_none() => self.dead(Report::Unwatched),
+                // No event can come, so `recv_timeout` does not wait.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(wait),
             }
             self.family.reap();
         }

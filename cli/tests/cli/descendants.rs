@@ -184,6 +184,35 @@ fn descendants_end_with_a_terminated_run_whose_command_ended_first() {
 }
 
 #[test]
+fn the_helper_sleeps_while_it_waits_for_descendants() {
+    let server = Server::start();
+    let file = server.path("slow");
+    let stamper = Stamper { file: &file, ignores_term: true, once: false };
+    let words = ["run", "-q", "--kill-grace", "2s", "slow"];
+    let mut run = Run::start(Child::Setsid.under(&stamper, &mut server.leasehold(&words)));
+    eventually("the work is done", || !stamps(&file).is_empty());
+    let helper = children(run.pid())[0];
+    let mut used = 0;
+    signal(run.pid(), Signal::TERM);
+    eventually("the helper ends", || match ticks(helper) {
+        Some(ticks) => {
+            used = ticks;
+            false
+        }
+        None => true,
+    });
+    run.wait();
+    assert!(used < 60, "the helper used {used} ticks of 10 ms");
+}
+
+/// The processor time that a process has used, in ticks of 10 ms; `None`: the process has ended.
+fn ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap())
+}
+
+#[test]
 fn background_processes_outlive_a_command_that_ends_normally() {
     let server = Server::start();
     let file = server.path("left");
