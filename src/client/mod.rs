@@ -559,7 +559,8 @@ impl LockClient {
     /// One round trip, or two if `code` is not 0: up to a command time-out each.
     ///
     /// # Errors
-    /// The store could not be used, or the user lacks the right to its directory entry. Of kind
+    /// The store could not be used (without an answer, [the record may have been
+    /// written](crate::Error::outcome_unknown)), or the user lacks the right to its directory entry. Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where [`run_once`](Self::run_once) is, and in a
     /// database without the table of clients.
     pub fn record_run(&self, guard: &OwnedGuard, code: u8, took: Duration) -> Result<()> {

@@ -15,6 +15,7 @@ use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::stats::Stats;
 use crate::seam::directory::{Directory, Entry};
+use crate::seam::failure::named;
 use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::Moment;
 
@@ -168,7 +169,7 @@ impl Engine {
         let records = self.records(ACTION, name)?;
         let (client, text) = (id_of(name.key()), &*run.written(name.key()));
         let entry = Entry { client, text, lease: KEPT, is_awaited: true };
-        self.read(ACTION, name, |by| records.write(entry, by))
+        named(records.write(entry, self.one_command()), ACTION, name.given()).map_err(Failure::into_error)
     }
 
     pub(crate) fn last_run(&self, name: &LockName) -> Result<Option<LastRun>> {

@@ -69,6 +69,17 @@ scenario!(an_unanswered_directory_write_loses_no_hold, |world| {
     guard.unlock().unwrap();
 });
 
+scenario!(an_unanswered_record_of_a_run_has_an_unknown_outcome, |world| {
+    let client = world.client();
+    let guard = client.get_lock("job").acquire_owned().unwrap();
+    let fault = world.proxy.next(|command| writes(command) && command.contains("code="), Do::HoldReply);
+    let error = client.record_run(&guard, 0, L).unwrap_err();
+    assert!(error.outcome_unknown(), "{error}");
+    assert_eq!(fault.hits(), 1);
+    fault.release();
+    guard.unlock().unwrap();
+});
+
 test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::start_default(), |server| {
     let run = |words: &[&str]| -> redis::Value {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
