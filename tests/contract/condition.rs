@@ -138,7 +138,7 @@ contract!(an_interrupted_condition_wait_reacquires_the_lock, needs(Counting), |s
     guard.unlock().unwrap();
 });
 
-contract!(an_interrupted_waiters_notification_goes_to_the_next_waiter, needs(Counting), |store| {
+contract!(the_notification_of_an_interrupted_waiter_goes_to_the_next, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let first = waiting(client.get_lock(&name), {
@@ -314,7 +314,7 @@ contract!(a_notification_skips_a_waiter_whose_client_shut_down, needs(Counting),
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
 });
 
-contract!(a_non_reentrant_handle_regains_its_hold_count_after_waiting, needs(Counting), |store| {
+contract!(waiting_by_a_non_reentrant_handle_restores_the_hold_count, needs(Counting), |store| {
     let (name, [client]) = store.clients("cond");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();

@@ -189,7 +189,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
     }
 }
 
-contract!(a_deadlocks_youngest_wait_is_broken_within_three_seconds, needs(Directory), |store| {
+contract!(a_deadlock_is_broken_within_three_seconds, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let [one, other] = [(); 2].map(|()| Member::new(store, true));
     let threads = Threads::holding([[one.lock(&a), one.lock(&b)], [other.lock(&b), other.lock(&a)]]);
@@ -233,7 +233,7 @@ contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store
     thread.succeed();
 });
 
-contract!(a_deadlock_through_a_condition_reacquisition_breaks_the_other_wait, needs(Directory), |store| {
+contract!(a_condition_reacquisition_in_a_deadlock_is_not_broken, needs(Directory), |store| {
     if store.lacks.contains(&Need::Counting) {
         return;
     }
@@ -352,7 +352,7 @@ contract!(an_ended_wait_is_not_part_of_a_deadlock, needs(Directory), |store| {
     drop((first, held));
 });
 
-contract!(a_multi_locks_wait_is_part_of_a_deadlock, needs(Directory), |store| {
+contract!(a_multi_lock_wait_is_part_of_a_deadlock, needs(Directory), |store| {
     for is_owned in [false, true] {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));

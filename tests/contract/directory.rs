@@ -209,7 +209,7 @@ contract!(held_locks_are_listed_by_pattern, needs(Directory), |store| {
     assert_eq!(listed(&format!("{series}:*")), [""; 0]);
 });
 
-contract!(lists_omit_the_key_prefix_and_match_it_without_wildcards, needs(Directory), |store| {
+contract!(lists_omit_the_key_prefix_and_take_its_characters_literally, needs(Directory), |store| {
     let series = fresh("prefix");
     let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
     let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));

@@ -113,7 +113,7 @@ contract!(a_cached_lock_unused_for_half_a_second_is_free, needs(Keeping), |store
     assert_is_cached_after(|| cycle(&lock), &other.get_lock(lock.name()));
 });
 
-contract!(an_ended_threads_cached_lock_is_freed_soon, needs(Keeping), |store| {
+contract!(the_cached_lock_of_an_ended_thread_is_freed_soon, needs(Keeping), |store| {
     let other = store.client();
     let lock = store.client().lock_builder(fresh("ended")).cached().build();
     let (mine, theirs) = (lock.clone(), other.clone());

@@ -131,7 +131,7 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(releasing_one_level_keeps_the_other_levels_lease_or_renewal, |store| {
+contract!(releasing_one_level_keeps_lease_or_renewal_of_the_other, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     let renewed = ends.acquire().unwrap();
@@ -157,7 +157,7 @@ contract!(short_explicit_leases_of_reentries_do_not_delay_the_renewal, |store| {
     guard.unlock().unwrap();
 });
 
-contract!(a_hold_after_another_threads_nested_hold_is_renewed, |store| {
+contract!(a_hold_is_renewed_after_nested_holds_of_another_thread, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = &client.get_lock(fresh("renewed"));
     elsewhere(|| {
@@ -202,7 +202,7 @@ contract!(an_explicit_lease_applies_only_to_its_own_acquire, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
+contract!(the_hold_of_a_finished_thread_ends_with_its_lease, |store| {
     // The lease is long enough for all calls of this test on a busy machine.
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());

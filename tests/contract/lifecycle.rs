@@ -169,7 +169,7 @@ contract!(shutdown_from_a_callback_returns, |store| {
     fails(client.get_lock(&name).try_lock(), ErrorKind::ShutDown);
 });
 
-contract!(dropping_a_clients_last_clone_releases_its_locks, |store| {
+contract!(dropping_the_last_clone_of_a_client_releases_its_locks, |store| {
     let (name, [stranger]) = store.clients("dropped");
     let client = store.client();
     let lock = client.get_lock(&name);

@@ -363,7 +363,7 @@ contract!(a_multi_lock_is_reentrant_if_its_locks_are, |store| {
     assert!(multi.unlock().unwrap_err().is_not_held());
 });
 
-contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
+contract!(a_multi_lock_lease_begins_with_its_last_grant, |store| {
     let lease = ms(2_000);
     let ([_client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
@@ -390,7 +390,7 @@ contract!(a_multi_locks_lease_begins_with_its_last_grant, |store| {
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 });
 
-contract!(a_multi_locks_lease_never_shortens_a_single_locks_lease, |store| {
+contract!(a_multi_lock_never_shortens_leases_of_single_locks, |store| {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -423,7 +423,7 @@ contract!(a_waiting_multi_lock_renews_its_earlier_locks, |store| {
     all_free_at_once(&other, &names);
 });
 
-contract!(a_multi_locks_remaining_time_never_exceeds_its_shortest_lease, |store| {
+contract!(multi_lock_remaining_time_never_exceeds_the_shortest_lease, |store| {
     let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
     let guard = long.get_multi_lock([long.get_lock(&names[0]), short.get_lock(&names[1])]).acquire().unwrap();
@@ -471,7 +471,7 @@ contract!(unlocking_a_multi_lock_frees_its_locks_except_lost_ones, |store| {
     }
 });
 
-contract!(unlocking_a_multi_lock_frees_all_despite_one_clients_shutdown, |store| {
+contract!(unlocking_a_multi_lock_frees_all_despite_a_client_shutdown, |store| {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
     let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
@@ -515,7 +515,7 @@ contract!(a_multi_lock_reacquires_a_lock_lost_during_its_wait, |store| {
     all_free_at_once(&operator, &names);
 });
 
-contract!(one_locks_max_hold_ends_the_whole_multi_lock, |store| {
+contract!(max_hold_of_one_lock_ends_the_whole_multi_lock, |store| {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
     let limited = client.lock_builder(&names[0]).max_hold(ms(3_600)).build();
@@ -528,7 +528,7 @@ contract!(one_locks_max_hold_ends_the_whole_multi_lock, |store| {
     all_free(&client, &names[..1]);
 });
 
-contract!(a_multi_locks_fencing_tokens_increase_with_each_grant, |store| {
+contract!(fencing_tokens_of_a_multi_lock_increase_with_each_grant, |store| {
     let clients = [store.client(), store.client()];
     for names in [names(3), in_one_slot(3)] {
         let (mut last, mut last_of_third) = (None, None);
@@ -573,7 +573,7 @@ contract!(an_owned_multi_lock_guard_may_change_threads, |store| {
     all_free(&other, &names);
 });
 
-contract!(a_multi_locks_release_wakes_waiters_of_each_lock, |store| {
+contract!(releasing_a_multi_lock_wakes_the_waiters_of_each_lock, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     for by_drop in [false, true] {
         let guard = multi.acquire().unwrap();
@@ -596,7 +596,7 @@ contract!(a_multi_locks_release_wakes_waiters_of_each_lock, |store| {
     }
 });
 
-contract!(a_multi_guards_late_release_ends_no_later_hold, |store| {
+contract!(a_late_multi_guard_release_ends_no_later_hold, |store| {
     let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);

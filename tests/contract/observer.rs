@@ -113,7 +113,7 @@ contract!(a_loss_is_observed_once, |store| {
     throughout(ms(200), || seen.is_empty());
 });
 
-contract!(a_thread_that_ended_with_the_lock_is_observed_once, |store| {
+contract!(a_thread_that_ends_while_it_holds_is_reported_once, |store| {
     // The lease is longer than a busy machine needs between the grant and the end of the thread.
     let lease = ms(2_000);
     let (teller, seen) = watches();

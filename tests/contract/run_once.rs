@@ -50,7 +50,7 @@ contract!(a_job_that_panics_counts_as_run, needs(RunOnce), |store| {
     client.get_lock(&name).force_unlock().unwrap();
 });
 
-contract!(exceeding_the_jobs_maximum_time_is_reported, needs(RunOnce), |store| {
+contract!(exceeding_the_maximum_time_of_a_job_is_reported, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("outlasts");
     let mut late = Ok(None);
     // A grant that arrives after `at_most` runs no job, so on a busy machine the loop retries.

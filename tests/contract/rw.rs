@@ -151,7 +151,7 @@ contract!(an_owned_acquire_blocked_by_its_own_thread_fails, needs(ReadWrite), |s
     waiter.returns_within(SLACK * 4);
 });
 
-contract!(a_dead_readers_hold_expires_while_another_reader_is_renewed, needs(ReadWrite), |store| {
+contract!(a_dead_reader_loses_its_hold_beside_a_renewed_reader, needs(ReadWrite), |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
     // This hold stands for the hold of a dead process: nobody renews or releases it.
@@ -265,7 +265,7 @@ fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>;
     })
 }
 
-contract!(a_readers_release_leaves_other_readers_holding, needs(ReadWrite), |store| {
+contract!(a_release_by_one_reader_leaves_other_readers_holding, needs(ReadWrite), |store| {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let staying = mine.read().acquire().unwrap();
     for _ in 0..3 {
@@ -292,7 +292,7 @@ contract!(read_holds_are_renewed, needs(ReadWrite), |store| {
     assert_eq!(lock.read().hold_count().unwrap(), 2);
 });
 
-contract!(a_readers_lease_outlasts_another_readers_shorter_lease, needs(ReadWrite), |store| {
+contract!(a_longer_read_lease_outlasts_the_shorter_one_of_another, needs(ReadWrite), |store| {
     let (name, [client, other]) = store.clients("rw");
     let lock = client.get_read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_packages_manifest_drops_unused_test_dependencies() {
+    fn the_model_package_gets_no_unused_test_dependencies() {
         let manifest = "[workspace]\nmembers = [\"cli\"]\n[package]\nname = \"a\"\n[dependencies]\nb = \"1\"\n\
             [dev-dependencies]\nclap = \"4\"\ntempfile = \"3\"\n[[bench]]\nname = \"c\"\n\
             [target.'cfg(leasehold_shuttle)'.dev-dependencies]\nshuttle = \"0.9\"\n[profile.model]\nopt-level = 0\n";

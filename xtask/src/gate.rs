@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_parts_log_and_result_are_recorded() {
+    fn the_log_and_result_of_a_check_part_are_recorded() {
         let Elsewhere(gate) = &Elsewhere::new("record");
         let work = |job: &Job<'_>| {
             let busy = "for ((turn = 0; turn < 400000; turn++)); do :; done; echo out; echo err >&2";
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_successful_commands_stdout_is_its_answer() {
+    fn only_a_command_that_succeeds_answers_with_its_stdout() {
         let Elsewhere(gate) = &Elsewhere::new("asked");
         let work = |job: &Job<'_>| {
             let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));

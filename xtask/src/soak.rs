@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soak_rounds_log_line_is_read_back_unchanged() {
+    fn the_record_of_a_soak_round_is_read_back_unchanged() {
         let one = round("faults", 61, "ok");
         assert_eq!(one.line(), "abc\t7\tfaults\t61\tok");
         assert_eq!(Round::read(&one.line()), Some(one));

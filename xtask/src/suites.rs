@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_module_that_no_suite_filter_runs_is_found() {
+    fn a_test_module_that_belongs_to_no_suite_is_found() {
         let suites = [
             suite("a", "stores", "redis:: mysql::"),
             suite("b", "faults", "--skip=heap:: --skip=cuts::"),

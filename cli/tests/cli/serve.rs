@@ -84,7 +84,7 @@ fn locks_beyond_ten_thousand_are_counted_but_not_listed() {
 }
 
 #[test]
-fn serve_labels_metrics_by_name_group_in_prometheus_format() {
+fn metrics_are_grouped_by_the_lock_name_before_the_colon() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 7);
     make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no expiry
@@ -234,7 +234,7 @@ fn unknown_paths_and_writing_http_methods_are_refused() {
 }
 
 #[test]
-fn requests_with_another_host_header_are_refused() {
+fn a_host_header_that_is_not_allowed_is_refused() {
     let server = Server::start();
     let arguments = ["--format", "json", "serve", "--listen", "127.0.0.1:0", "--host", "Locks.example.com"];
     let site = Site::with(&mut server.leasehold(&arguments));

@@ -98,7 +98,7 @@ fn a_command_gets_the_on_contended_signal_when_others_wait() {
 }
 
 #[test]
-fn an_on_contended_signal_that_cannot_be_sent_exits_with_64() {
+fn run_exits_with_64_if_on_contended_cannot_work() {
     let server = Server::start();
     server.ends(&["run", "--on-contended", "NONE", "name", "--", "true"], 64, "");
     let mut run = server.leasehold(&["run", "--on-contended", "USR1", "name", "--", "true"]);

@@ -96,7 +96,7 @@ fn redis_with_client_certificates_is_reached_by_options_and_variables() {
 }
 
 #[test]
-fn each_leasehold_variable_works_on_redis_with_client_certificates() {
+fn variables_replace_options_on_redis_with_client_certificates() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
     server.ask(&["ACL", "SETUSER", "locks", "on", ">S3CR3T", "~*", "&*", "+@all"]);
@@ -198,7 +198,7 @@ fn sentinels_with_users_and_client_certificates_lead_to_their_master() {
 }
 
 #[test]
-fn variables_can_name_redlock_rings_and_clusters() {
+fn variables_can_name_a_redlock_a_ring_or_a_cluster() {
     let certificates = Certificates::make();
     let servers: Option<Vec<Secured>> = (0..3).map(|_| Secured::redis(&certificates, &[])).collect();
     let Some(servers) = servers else { return };

@@ -173,7 +173,7 @@ fn a_key_ends_a_hold_only_after_confirmation() {
 }
 
 #[test]
-fn force_of_a_released_hold_spares_the_next_holder() {
+fn forcing_a_hold_already_released_spares_the_next_holder() {
     let server = Server::start();
     let holder = run(&server, "first", &["import"]);
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
