@@ -98,7 +98,7 @@ contract!(an_interrupted_or_shut_down_waiter_delays_nobody, needs(Fair), |store|
         let error = first.returns_within(SLACK * 2).0.unwrap_err();
         assert_eq!(error.is_interrupted(), !by_shutdown, "{error}");
         let freed = held.release();
-        // A queue place that the first waiter left behind would delay the second by six seconds.
+        // A queue place that the first waiter left behind would delay the second waiter until it expires.
         second.woken_since(freed);
     }
 });
@@ -182,7 +182,7 @@ contract!(a_fair_lock_serves_every_one_of_many_threads, needs(Fair), |store| {
     let mut granted = granted.into_inner().unwrap();
     granted.sort();
     assert_eq!(granted.len(), 120);
-    // A lost wake-up would delay a grant by up to a second, and a lost queue place by six seconds.
+    // A lost wake-up would delay a grant by up to a second, and a lost queue place by several seconds.
     let longest = granted.windows(2).map(|two| two[1] - two[0]).max().unwrap();
     assert!(longest < ms(900) + stalled_since(begun), "{longest:?}");
 });

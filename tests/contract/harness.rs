@@ -193,7 +193,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     ]
 }
 
-/// The kinds of a store in which waiters queue: all kinds are fair, and token locks are missing.
+/// The kinds of a store in which waiters queue: all are fair, and token and spin locks are missing.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn queueing_kinds() -> Vec<Kind> {
     let mut kinds = usual_kinds();

@@ -50,7 +50,7 @@ contract!(a_thread_reuses_its_cached_lock_without_a_request, needs(Keeping), |st
     }
     assert_eq!(client.stats().grants - grants, 1000, "each grant is counted");
     let asked = asked.load(Ordering::SeqCst) - before;
-    // On a busy machine a check may come late, and then the next use of the lock costs a request.
+    // If a busy machine delays the client's check of the cached hold, the next use costs a request.
     assert!(asked <= 50, "asked {asked} times for 1,000 grants");
     assert_eq!(client.stats().holds, 0, "no thread holds the lock");
     client.shutdown().unwrap();

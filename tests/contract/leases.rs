@@ -55,7 +55,7 @@ contract!(an_explicit_lease_is_never_renewed, |store| {
 });
 
 contract!(a_renewed_hold_outlives_its_lease, |store| {
-    // The lease is long, because the queries below may delay a renewal by 6 s.
+    // The lease is long, because the queries below may delay a renewal by seconds.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store

@@ -213,7 +213,7 @@ contract!(a_client_leaves_no_thread_behind, |store| {
             let clients = [store.client_with_lease(RENEWED), store.client()];
             let name = fresh("threads");
             for client in &clients {
-                // After a wait, a loss and a hold, the client has started each of its threads.
+                // A wait, a loss and a hold make the client start its threads, except its cache thread.
                 let held = Holding::take(&client.get_lock(&name));
                 assert!(!client.get_lock(&name).try_lock_for(ms(50)).unwrap());
                 assert!(!clients[1].get_lock(&name).try_lock_for(ms(50)).unwrap());

@@ -319,8 +319,8 @@ contract!(releasing_an_inner_read_keeps_the_outer_lease, needs(ReadWrite), |stor
     let inner = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
-    // This reader's acquire and release recompute the lock's expiry. The result must still cover the outer
-    // level: the middle level gave it a longer lease, which the middle level's release did not shorten.
+    // The other client's acquire and release recompute the lock's expiry. The new expiry must cover the outer
+    // level, which keeps the longer lease of the middle level.
     other.read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();

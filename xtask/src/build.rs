@@ -1,4 +1,4 @@
-//! The parts that build, lint and pack.
+//! The parts of `./check` that build, lint and pack.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,17 @@ use crate::job::{Job, Run, path_of};
 use crate::output::{between, ran_a_test};
 use crate::suites;
 
-/// Lints the library without its tests, because the tests' dependencies may turn on features that the library
-/// forgot to name. The build of the tests lints the library with all features.
+/// Lints the library without its tests: their dependencies may turn on features of a crate that the library
+/// uses too, and so hide that the library does not ask for them.
 const LINTED: &str = "--lib --no-default-features";
-/// Feature combinations that only need to compile: each store alone, TLS, and the observing features.
+/// Feature combinations that only need to compile: each store alone, and all features that are no store.
 const CHECKED: &[&str] =
     &["redis", "tls,tracing,metrics,tokio,serde", "etcd", "zookeeper", "postgres", "mysql", "sqlite"];
 const TESTS: &str = "test --locked --workspace --all-features --no-run";
 
 /// Cargo with clippy as the compiler of the workspace's own crates, so that one pass compiles and lints.
-/// Every command that builds these crates uses this function, since cargo rebuilds crates that another
-/// compiler built. Without clippy this is plain cargo.
+/// Commands that share built crates use this function, since cargo rebuilds what another compiler built.
+/// Without clippy this is plain cargo.
 pub fn compiled_by_clippy(arguments: &str) -> Run {
     let has_clippy = std::process::Command::new("clippy-driver").arg("--version").output();
     let run = Run::cargo(arguments);
@@ -35,7 +35,7 @@ pub fn clippy(job: &Job<'_>) -> bool {
     good &= job.cargo(&format!("clippy --locked {LINTED} -- -D warnings"));
     job.say("-- all that is built for the tests, and the benchmarks");
     for what in [TESTS.to_owned(), format!("{TESTS} --benches")] {
-        // `-D warnings` would keep cargo from building the tests.
+        // `-D warnings` would end the build, so this looks for warnings in cargo's output.
         good &= passes_without_warnings(job, compiled_by_clippy(&what));
     }
     good
@@ -61,7 +61,6 @@ pub fn compile(job: &Job<'_>) -> bool {
 /// Renders the documentation as docs.rs does, and checks it.
 pub fn docs(job: &Job<'_>) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
-    // With all features of the workspace, cargo reuses the dependencies of part `compile`.
     let run = Run::cargo("doc --locked --no-deps --workspace --all-features --lib")
         .with("RUSTDOC", here.join("scripts/rustdoc.sh").display().to_string())
         .with("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
@@ -72,12 +71,12 @@ pub fn docs(job: &Job<'_>) -> bool {
     suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
 }
 
-/// Runs the doc tests with all features of the workspace, as all parts use them, so cargo rebuilds nothing.
+/// Runs the doc tests with the features of the other tests, so cargo rebuilds nothing.
 pub fn doc_tests(job: &Job<'_>) -> bool {
     tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
 }
 
-/// Runs `cargo test`, and fails if no test ran. Doc tests may come in several groups.
+/// Runs `cargo test`, and fails if no test ran.
 pub fn tested(job: &Job<'_>, run: Run) -> bool {
     let came = job.run(&run);
     came.good && (ran_a_test(&came.output) || job.failed("no test was run"))
@@ -99,13 +98,13 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
     // `./check` installs no missing toolchain, since its duration must not depend on a download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // Not even in CI is a missing toolchain a failure, since the hosted job `msrv` compiles with it.
+        // A missing toolchain is no failure, even in CI: GitHub's job `msrv` compiles with it.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
         return good;
     }
-    // Only the hosted job `msrv` compiles the databases with this toolchain, because their drivers take long.
+    // Only GitHub's job `msrv` compiles the databases with this toolchain, because their drivers take long.
     let run = Run::cargo(&format!("+{stated} check --locked --lib --features=tls,etcd,zookeeper,tracing"));
     good & job.run(&run.with("CARGO_TARGET_DIR", job.gate.target.join("msrv").display().to_string())).good
 }
@@ -130,9 +129,9 @@ fn absolute(path: &Path) -> String {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// Runs the library's threads under schedules that shuttle chooses. In a package of its own, because the
-/// library uses other mutexes there, and the other tests' dependencies would take longer to build than the
-/// schedules run.
+/// Runs the models: tests in which the crate shuttle chooses which thread runs next. They are a package by
+/// themselves, because the library uses shuttle's mutexes there, and the dependencies of the other tests take
+/// longer to build than the models run.
 pub fn model(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("model/package");
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
@@ -193,8 +192,8 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // `cargo package` would compile all dependencies again, so the script compiles the packed crates. Its
-    // folder is always the same, since in another one cargo would take them for other crates. The patch
+    // `cargo package` would compile all dependencies again, so this script compiles the packed crates. It
+    // unpacks into the same folder each time, because cargo rebuilds crates of another path. The patch
     // replaces the library of crates.io, which the program's Cargo.lock names.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1

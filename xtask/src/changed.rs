@@ -7,7 +7,7 @@ use crate::plan;
 /// The parts that test any change of the library.
 const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redis faults timed";
 
-/// The parts that test a file: those of the first line that matches its path; `*` stands for any text.
+/// The parts that test a file: those of the first line with a pattern of its path. `ALL` is [`OF_ALL`].
 const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
     ("scripts/deploying.sh", "shell deploying"),
@@ -54,7 +54,7 @@ const FILES: &[(&str, &str)] = &[
     ("tests/support/*", "clippy support ALL topologies stores interop"),
 ];
 
-/// The revision (`None`: where the branch left main), and the parts that test the files changed since.
+/// The revision, and the parts that test the files changed since. By default: since the branch left main.
 pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     let git = |arguments: &[&str]| {
         let output =

@@ -1,4 +1,4 @@
-//! The parts for other systems: compiled for them, or run under wine.
+//! The parts of `./check` that compile for other systems, or run tests under wine.
 
 use std::path::Path;
 

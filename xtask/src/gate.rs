@@ -1,4 +1,4 @@
-//! Runs parts in sequence or in lanes, and sums up the results.
+//! Runs parts one after the other, or side by side in *lanes* (threads), and sums up the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::{output, plan, suites};
 #[derive(Default)]
 pub struct Groups(Mutex<BTreeSet<u32>>);
 
-/// The registration of a process group; none for a command that has the terminal.
+/// A process group that is registered until this value is dropped; `None`: the group of the gate itself.
 pub struct Group<'a>(&'a Groups, Option<u32>);
 
 impl Groups {
@@ -75,7 +75,7 @@ impl Outcome {
 pub struct Gate {
     pub target: PathBuf,
     pub logs: PathBuf,
-    /// The number of tests that a program, and so its lane, runs at a time.
+    /// How many tests a test program runs at a time.
     pub threads: usize,
     pub in_ci: bool,
     pub groups: Groups,
@@ -86,7 +86,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate of this run. Removes logs of an earlier run, but not its records.
+    /// The gate of this run. Removes the results and temporary files of an earlier run, but not its logs.
     pub fn open() -> &'static Gate {
         let target = std::env::var("CARGO_TARGET_DIR").ok().filter(|folder| !folder.is_empty());
         let gate: &'static Gate =
@@ -243,7 +243,7 @@ impl Gate {
         self.summary(parts)
     }
 
-    /// Builds while tools are fetched, runs all lanes side by side, and last the parts that measure time.
+    /// Builds and fetches tools, then runs the other parts side by side, and last those that measure time.
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
         self.lanes(&[(plan::TOOLS, 1, false), (&["build"], 1, false)], work);
@@ -256,8 +256,8 @@ impl Gate {
     }
 
     /// Runs lists of parts side by side, and prints each part's output as a whole. A list has a number of
-    /// lanes, and a flag: whether it leaves the processors to the other lists. A lane whose list is finished
-    /// takes parts of the other lists, unless its list has the flag.
+    /// lanes, and a flag: whether its parts have low priority. When nothing is left in its list, a lane takes
+    /// parts of the other lists, unless its own list has low priority.
     fn lanes(&self, lists: &[(&[&str], usize, bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
         let told = &Mutex::new(());
         let work_of = &work_of;

@@ -116,7 +116,7 @@ impl<'a> Job<'a> {
         Job { gate: self.gate, words, processor_seconds, variables: self.variables.clone(), ..*self }
     }
 
-    /// A job for the same part, for commands in parallel: holds their output until [`release`](Job::release).
+    /// A copy for commands that run beside this job's. [`release`](Job::release) prints their output later.
     pub fn beside(&self) -> Job<'a> {
         Job { words: Arc::new(Mutex::new(Words::Held(String::new()))), ..self.also() }
     }
@@ -188,7 +188,7 @@ impl<'a> Job<'a> {
         came.good.then(|| came.output.trim_end().to_owned())
     }
 
-    /// The output of a command, whatever its result.
+    /// The standard output of a command, and whether it succeeded. Errors go to the log.
     pub fn ask(&self, run: &Run) -> Came {
         self.started(run, true)
     }

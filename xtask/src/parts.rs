@@ -1,4 +1,4 @@
-//! The parts that look at files and run tests.
+//! The parts of `./check` that look at files and run tests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -77,11 +77,11 @@ pub fn unit(job: &Job<'_>) -> bool {
     suites::run(job, "bin xtask", &[]) & suites::run(job, "lib", &["--skip", "stores::redis::tests"])
 }
 
-/// Filters for contracts, whose names are `file::contract::store`.
+/// Filters that select the contracts of a store: the names of these tests are `file::contract::store`.
 const TOPOLOGIES: &[&str] = &["::sentinel", "::cluster", "::redlock", "::ring"];
 const STORES: &[&str] = &["::mysql", "::sqlite", "::zookeeper", "::etcd"];
-/// The contracts that test only the client, among them all but two deadlock contracts. The gate runs them on
-/// memory, on the first Redis and on PostgreSQL. Part `servers`, in the soak, runs them on every store.
+/// The contracts that test only the client, and those of deadlocks whose names begin with `a`. The gate runs
+/// them on memory, the first Redis and PostgreSQL. Part `servers`, in the soak, runs them on every store.
 const OF_THE_CLIENT: &str =
     "condition:: deadlock::a guards:: input:: interrupts:: leader:: observer:: options:: terms::";
 /// The contracts whose requests other contracts send too. A second server of a store is tested without them.
@@ -139,13 +139,13 @@ pub fn under_systemd(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/under_systemd.sh").args([program])).good
 }
 
-/// Tests the alerts of docs/operating in a real Prometheus, over a fleet with all documented uses.
+/// Tests the alerts of docs/operating in a real Prometheus, while many processes use locks as documented.
 pub fn fleet(job: &Job<'_>) -> bool {
     let program = job.gate.target.join("debug/leasehold").display().to_string();
     job.run(&Run::new("scripts/fleet.sh").args([program]).without_limit()).good
 }
 
-/// The last commit whose stores record no number of their format.
+/// The last commit whose clients write no format number into the store.
 const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
 
 /// Runs a client of that commit, built in a separate folder, beside a client of today.
@@ -163,7 +163,7 @@ pub fn versions(job: &Job<'_>) -> bool {
         && of_part(&job.also().with("LEASEHOLD_OLD_PROGRAM", program), "versions", &["--show-output"])
 }
 
-/// Tests the program leasehold: its functions, and its processes on a server of their own.
+/// Tests the program `leasehold`: its functions, and its runs on servers that the tests start.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])
 }
@@ -172,8 +172,8 @@ pub fn topologies(job: &Job<'_>) -> bool {
     contracts(job, TOPOLOGIES, &[OF_THE_CLIENT]) & of_part(job, "topologies", &[])
 }
 
-/// Runs the contracts, and the stores' own tests, on the stores other than Redis. MySQL shares its code with
-/// MariaDB, so only the contracts about its statements run on it.
+/// Runs contracts on the databases, etcd and ZooKeeper, and the suites of part `stores`. MariaDB stands for
+/// MySQL, with which it shares code; on MySQL run only contracts whose statements no other contract sends.
 pub fn stores(job: &Job<'_>) -> bool {
     let good = suites::run(job, "contract", &["::postgres"]) & contracts(job, STORES, &[OF_THE_CLIENT]);
     good & of_part(job, "stores", &[])
@@ -259,14 +259,14 @@ pub fn unit_plain(job: &Job<'_>) -> bool {
     job.cargo("check --locked --tests --no-default-features") && tested(job, Run::cargo(&test))
 }
 
-/// Runs the proof: the scripts in every state that a few clients can reach. Writes its figures.
+/// Runs the proof: the Lua scripts in every state that a few clients can reach.
 pub fn proof(job: &Job<'_>) -> bool {
     let (manifest, target) = ("tests/proof/Cargo.toml", job.gate.target.join("proof").display().to_string());
     let test = format!("test --locked --manifest-path {manifest} --target-dir {target} -- --show-output");
     is_tidy(job, manifest, &target) & tested(&job.also().with_limit(3600), Run::cargo(&test))
 }
 
-/// Breaks the library in one place after another, in a copy that is built once; the named tests must fail.
+/// Breaks a copy of the library in one place after another; the tests that each mutation names must fail.
 pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
     let (manifest, target) =
         ("tests/sabotage/Cargo.toml", job.gate.target.join("sabotage/runner").display().to_string());
@@ -276,8 +276,8 @@ pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
     is_tidy(job, manifest, &target) & job.also().with_limit(7200).run(&run).good
 }
 
-/// Records histories of locks of every kind on seven stores under faults, which our checker and Porcupine
-/// (Go) judge. One store at a time, for LEASEHOLD_HISTORY_SECONDS each. LEASEHOLD_BLESS writes the figures.
+/// Records under faults what clients do with locks of every kind. Our checker and Porcupine (Go) judge these
+/// histories. One store at a time, for LEASEHOLD_HISTORY_SECONDS each. LEASEHOLD_BLESS writes the figures.
 pub fn histories(job: &Job<'_>) -> bool {
     let judge = std::path::absolute(job.gate.logs.join("judge")).unwrap_or_default().display().to_string();
     let mut one_at_a_time = suites::one_at_a_time(job);

@@ -27,14 +27,12 @@ pub const TESTS: &[&str] = &[
     "toolchain",
 ];
 pub const LANES: usize = 3;
-/// The parts that compile. They run one at a time until no test program is left to start, since two
-/// compilations beside the tests would keep a test's threads from the processors for seconds. Beside the last
-/// test programs, which are short, two may run.
+/// The parts that compile. One lane runs them, since two compilations beside the tests would keep a test's
+/// threads from the processors for seconds. When no part of [`TESTS`] is left to start, idle lanes help.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
-/// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, one test after
-/// the other. On a busy machine these tests show little, since their bounds grow with the load
-/// (`tests/README.md`); but none may need an idle machine to pass.
+/// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, since their
+/// bounds grow with the load (`tests/README.md`), so on a busy machine they show little.
 pub const TIMED: &[&str] = &["timed"];
 /// How many tests a test program runs at a time, for each processor. A contract on Redis uses a twentieth of
 /// a processor.
@@ -53,8 +51,7 @@ pub const QUICK: &[&str] = &[
     "docs",
     "doc-tests",
 ];
-/// The parts that run only when named. The soak runs `web`, `unit-plain`, `mysql` and all contracts on four
-/// servers: these take minutes and find little that the gate does not find.
+/// The parts that run only when named, or in the soak ([`SOAK`]).
 pub const EXTRA: &[&str] = &[
     "coverage",
     "mysql",

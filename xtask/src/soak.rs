@@ -81,7 +81,7 @@ pub fn run(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
     let record = gate.logs.join("soak.tsv");
     let before = if resumes { fs::read_to_string(&record).unwrap_or_default() } else { String::new() };
     fs::write(&record, &before).map_err(|error| format!("{}: {error}", record.display()))?;
-    // Rounds of an earlier soak of this commit count too.
+    // With `--resume`, the time of an earlier soak of this commit counts towards the minutes.
     let mut rounds: Vec<Round> =
         before.lines().filter_map(Round::read).filter(|round| round.commit == commit).collect();
     MORE.iter().for_each(|(name, more)| gate.set_default(name, more));

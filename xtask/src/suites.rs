@@ -18,8 +18,8 @@ const fn suite(part: &'static str, program: &'static str, filters: &'static str)
     Suite { part, program, filters }
 }
 
-/// The runs of a part come one after the other, so that tests that measure time do not disturb each other.
-/// Part `build` fails if a module is in no suite.
+/// The suites of a part run one after the other, except those of part `timed`. Part `build` fails if a module
+/// is in no suite.
 pub const SUITES: &[Suite] = &[
     suite(
         "architecture",
@@ -163,7 +163,7 @@ pub fn part_build(job: &Job<'_>) -> bool {
     good
 }
 
-/// The modules of a program that no suite names. Tests outside of modules are in a suite that names none.
+/// The modules of a test program that no suite runs. A suite without modules runs all that it does not skip.
 fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str> {
     let is_in = |module: &str| {
         suites.iter().filter(|suite| suite.program == program).any(|suite| {
@@ -221,8 +221,8 @@ pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     good
 }
 
-/// The tests that measure how soon a waiter is woken: suites side by side, tests one after the other. They
-/// wait for servers and leases, and use a quarter of a processor.
+/// The tests that measure how soon a waiter is woken. Each suite runs one test at a time. The suites run side
+/// by side, because they mostly wait: together they use a quarter of a processor.
 pub fn timed(job: &Job<'_>) -> bool {
     let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.part == "timed").collect();
     side_by_side(&one_at_a_time(job), &suites, |job, suite| {

@@ -64,7 +64,7 @@ fn twenty_viewers_cost_one_listing_per_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // In n seconds n + 1 lists can begin, and a list that had begun before can end.
+    // At most one list begins per second: n + 1 in n seconds. One that had begun before may be counted too.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 
@@ -124,7 +124,7 @@ fn metrics_are_grouped_by_the_lock_name_before_the_colon() {
     eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
 }
 
-/// The samples of the group `other`, by kind.
+/// The samples of names without a colon, which are the group `other`, by kind of lock.
 fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
     let of = |labels: &[Label], key: &str| {
         labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
@@ -213,7 +213,6 @@ fn unknown_paths_and_writing_http_methods_are_refused() {
             assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {path}");
         }
     }
-    // A request with a body is answered too, and the body is not read.
     let body = "x".repeat(20_000);
     let request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     assert_eq!(site.send(&request).status, 405);
@@ -260,7 +259,7 @@ fn a_host_header_that_is_not_allowed_is_refused() {
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
         ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n".to_owned(), 400),
         ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), 400),
-        // A health checker may leave out `Host`, which no browser does.
+        // Browsers always send `Host`, so a health checker may leave it out: no web page sent this request.
         ("GET /healthz HTTP/1.0\r\n\r\n".to_owned(), 200),
         ("GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n".to_owned(), 421),
     ] {

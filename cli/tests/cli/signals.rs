@@ -16,8 +16,8 @@ const SIGNALS: [(Signal, i32); 6] = [
 
 #[test]
 fn a_signal_ends_the_wait_without_leftovers() {
-    // Options, the command that counts the waiting clients, and its key. Without a command the key is a
-    // channel, whose subscribers count.
+    // Options of `run`, a Redis command that counts the waiters, and its key. For "" instead of a command,
+    // the test counts the subscribers of the channel with the key's name.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
         (&[], "ZCARD", "leasehold_lock_queue:{busy}"),
@@ -149,7 +149,7 @@ fn without_job_control_run_resumes_a_stopped_command() {
     assert_eq!(code, 4);
 }
 
-/// In a container the session and the group of a process may read as 0.
+/// In a container, a session and a group that began outside read as 0, which must not look like job control.
 #[test]
 fn in_a_container_run_resumes_a_stopped_command() {
     let server = Server::start();
@@ -184,8 +184,8 @@ fn killing_the_helper_at_any_moment_leaves_no_command() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // A process that dies, or was about to become the command, may show the arguments, but does not
-        // sleep.
+        // A dying process, or one before its exec, may show the arguments too. Only the running command is
+        // named `sleep` and is in the state S.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))

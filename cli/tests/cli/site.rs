@@ -60,7 +60,6 @@ impl Site {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        // `env` has replaced itself by the program, so its pid is the program's.
         self.process.pid()
     }
 

@@ -53,7 +53,7 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        // The runtime folder is new, because a warning about the set-up is printed once for each folder.
+        // `run` warns of the set-up once for each runtime folder. A new one keeps earlier runs out of the test.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         // A background test ignores SIGINT, and its processes would inherit this, so `env` resets signals.
@@ -174,7 +174,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 #[test]
 fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
-    // The warning about the short lease comes some time after the start, so the test waits for it.
+    // The test types after the warning about the short lease, which would else mix with the typed text.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
     shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());

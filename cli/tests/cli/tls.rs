@@ -289,7 +289,7 @@ fn each_failure_of_tls_ends_at_once_with_69() {
         let said = ends(&mut command, 69, words);
         assert!(!said.contains("rights") && now() - begun < 120_000_000_000, "{said}");
     }
-    // A server without TLS takes the handshake for the beginning of a request, and waits for the rest.
+    // A server without TLS does not answer a handshake, so only the connect time-out ends the attempt.
     let mut command = with(&plain.url().replace("redis://127.0.0.1", "rediss://localhost"), "client");
     ends(command.env("LEASEHOLD_CONNECT_TIMEOUT", "1s"), 69, "does not speak TLS, and the URL does");
     let mut clear = certificates.program(&url.replace("rediss", "redis"), &["show", "job"]);

@@ -98,7 +98,7 @@ impl Drop for Top {
     }
 }
 
-/// The fencing token in a line's last column; 0 if that column shows the waiters (a number below 1000).
+/// The fencing token at a line's end; 0 if the line ends with the number of waiters, which is below 1000.
 fn token(line: &str) -> u64 {
     let last = line.rsplit_once(' ').and_then(|(_, last)| last.parse().ok()).unwrap_or(0);
     if last < 1000 { 0 } else { last }
@@ -192,7 +192,7 @@ fn forcing_a_hold_already_released_spares_the_next_holder() {
 fn keys_filter_sort_and_scroll_the_list_of_locks() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // The locks expire 3 s apart, more than a listing takes, so pages that are read later keep the order.
+    // `top` reads the times left page by page. 3 s are more than a listing takes, so the order stays right.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);

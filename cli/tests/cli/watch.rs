@@ -63,7 +63,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
-    // A poll between release and grant prints `waiting` before `acquired`, so these lines are read again.
+    // `watch` may print `waiting` before `acquired`, so the test searches again from the release on.
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;

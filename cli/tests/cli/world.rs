@@ -156,8 +156,8 @@ pub(crate) fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// Starts a server, and waits until it answers. `None` if another process, maybe another server, has the
-/// port.
+/// Starts a server, and waits until it answers. `None` if it ends (because another process has the port), or
+/// does not answer within 30 s.
 fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -205,8 +205,8 @@ pub(crate) fn skipped(what: &str) {
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-/// The example `stock`, which `./check` builds. `None`, after a line SKIPPED, if it is not built; but if `CI`
-/// is set, returns the path all the same, so the test fails.
+/// The path of the example `stock`, which `./check` builds. If it is not built, prints SKIPPED and returns
+/// `None`; in CI returns the path, so the test fails.
 pub(crate) fn stock() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
     let examples =
@@ -335,8 +335,8 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that writes the time to a file every few milliseconds. If it ignores TERM, it writes the time of
-/// TERM to `*.term`.
+/// A command that writes the time to a file, `once` or every few milliseconds. If it ignores TERM, it writes
+/// the time of TERM to a file with the extension `term`.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,
@@ -383,7 +383,7 @@ fn helper_process_that_writes_time_stamps() {
     let path = Path::new(&file);
     let term = path.with_extension("term");
     let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-    // A failed test may leave this process behind. Its folder is removed, which ends this loop.
+    // A failed test may leave this process behind. The test's folder is removed, so the loop ends.
     while path.exists() {
         if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
             fs::write(&term, format!("{}\n", now())).ok();
