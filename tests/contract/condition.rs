@@ -168,7 +168,7 @@ contract!(the_notification_of_an_interrupted_waiter_goes_to_the_next, needs(Coun
     second.returns_within(SLACK * 4);
 });
 
-contract!(only_the_holder_may_wait_for_a_condition_or_notify, needs(Counting), |store| {
+contract!(only_the_holder_can_wait_for_a_condition_or_notify, needs(Counting), |store| {
     let (client, operator) = (store.client(), store.client());
     let lock = client.get_lock(fresh("cond"));
     let condition = lock.condition("c");

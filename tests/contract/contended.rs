@@ -33,7 +33,7 @@ fn assert_reports_waiter(guard: OwnedGuard, other: RedisLock) {
     waiter.returns_within(LONG);
 }
 
-contract!(a_hold_is_notified_of_another_clients_waiter, needs(Hearing), |store| {
+contract!(a_hold_is_notified_of_a_waiter_in_another_client, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in kinds_that_report_waiters(store) {
         let name = fresh("wanted");
@@ -41,7 +41,7 @@ contract!(a_hold_is_notified_of_another_clients_waiter, needs(Hearing), |store| 
     }
 });
 
-contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| {
+contract!(a_hold_is_notified_of_a_waiter_in_its_client, needs(Hearing), |store| {
     let client = store.client();
     for make in kinds_that_report_waiters(store) {
         let lock = make(&client, &fresh("local"));

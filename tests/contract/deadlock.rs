@@ -268,7 +268,7 @@ contract!(a_condition_reacquisition_in_a_deadlock_is_not_broken, needs(Directory
     thread.join().unwrap().unwrap();
 });
 
-contract!(a_deadlock_stays_unless_its_youngest_wait_may_be_broken, needs(Directory), |store| {
+contract!(a_deadlock_stays_if_its_youngest_wait_is_unbreakable, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (breaks, other) = (Member::quick_to_break(store), Member::quick(store));
     let interrupt = Interrupt::new();

@@ -52,7 +52,7 @@ contract!(a_guard_dropped_by_a_panic_releases, |store| {
     }
 });
 
-contract!(a_thread_local_guard_releases_at_its_threads_end, |store| {
+contract!(a_thread_local_guard_releases_when_its_thread_ends, |store| {
     thread_local! {
         static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };
         static LATE: RefCell<Option<Guard>> = const { RefCell::new(None) };

@@ -6,7 +6,7 @@ fn remaining(lock: &leasehold::RedisLock) -> Duration {
     lock.remaining_lease().unwrap().expect("the lock is held")
 }
 
-contract!(a_waiter_acquires_the_lock_when_the_holders_lease_ends, |store| {
+contract!(a_waiter_acquires_the_lock_when_the_lease_ends, |store| {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());

@@ -4,7 +4,7 @@ use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select};
 
 use crate::support::prelude::*;
 
-contract!(check_fails_at_once_when_a_holds_window_ends, |store| {
+contract!(check_fails_at_once_when_the_hold_window_ends, |store| {
     let lock = store.client().get_lock(fresh("window"));
     let lease = ms(1_000);
     let before = now();
@@ -60,7 +60,7 @@ contract!(other_callbacks_run_after_one_panics, |store| {
     other.unlock().unwrap();
 });
 
-contract!(a_callback_may_use_its_client, |store| {
+contract!(a_callback_can_use_its_client, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("uses"));
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();

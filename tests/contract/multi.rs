@@ -315,7 +315,7 @@ contract!(a_multi_lock_accepts_locks_of_every_kind, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(a_multi_lock_may_span_several_clients_and_stores, |store| {
+contract!(a_multi_lock_can_span_several_clients_and_stores, |store| {
     let (first, second, apart) = (store.client(), store.client(), LockClient::in_memory());
     let names = names(3);
     let locks = || [apart.get_lock(&names[1]), second.get_lock(&names[2]), first.get_lock(&names[0])];
@@ -558,7 +558,7 @@ contract!(fencing_tokens_of_a_multi_lock_increase_with_each_grant, |store| {
     }
 });
 
-contract!(an_owned_multi_lock_guard_may_change_threads, |store| {
+contract!(an_owned_multi_lock_guard_can_change_threads, |store| {
     let ([_client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
     assert!(!multi.try_lock().unwrap(), "the owned hold counts as the thread's");

@@ -7,7 +7,7 @@ use crate::support::prelude::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-contract!(exactly_one_of_many_timers_runs_the_job, needs(RunOnce), |store| {
+contract!(exactly_one_of_many_callers_runs_the_job, needs(RunOnce), |store| {
     let (name, clients) = store.clients::<3>("tick");
     let ran = AtomicU32::new(0);
     side_by_side([&clients; 3].into_iter().flatten(), |client| {
@@ -32,7 +32,7 @@ contract!(a_short_job_excludes_others_for_the_minimum_time, needs(RunOnce), |sto
     assert!(begun.elapsed() >= least - ms(10), "{:?}", begun.elapsed());
 });
 
-contract!(after_a_long_job_ends_another_client_may_run_it, needs(RunOnce), |store| {
+contract!(after_a_long_job_ends_another_client_can_run_it, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
         comes_true_within(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());

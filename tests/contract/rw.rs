@@ -75,7 +75,7 @@ contract!(read_and_write_halves_are_reentrant, needs(ReadWrite), |store| {
     }
 });
 
-contract!(a_writer_may_read_and_downgrade, needs(ReadWrite), |store| {
+contract!(a_writer_can_read_and_downgrade, needs(ReadWrite), |store| {
     let [lock, foreign] = locks(store, false);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -105,7 +105,7 @@ contract!(a_downgrade_lets_waiting_readers_in, needs(ReadWrite), |store| {
     reading.unlock().unwrap();
 });
 
-contract!(a_writer_may_read_ahead_of_waiting_readers, needs(ReadWrite), |store| {
+contract!(a_writer_can_read_ahead_of_waiting_readers, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();

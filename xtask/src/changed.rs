@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_rule_names_existing_check_parts() {
+    fn every_path_rule_refers_to_existing_check_parts() {
         for (paths, parts) in FILES.iter().chain(&[("", OF_ALL)]) {
             for part in parts.split(' ').filter(|part| !part.is_empty() && *part != "ALL") {
                 assert!(plan::is_part(part), "{paths}: {part}");

@@ -278,7 +278,7 @@ mod tests {
 {"reason":"build-finished","success":true}"#;
 
     #[test]
-    fn built_programs_are_read_from_cargos_messages() {
+    fn built_programs_are_read_from_the_messages_of_cargo() {
         let programs = programs_in(MESSAGES);
         let told: Vec<_> =
             programs.iter().map(|one| (one.kind.as_str(), one.name.as_str(), one.path.as_str())).collect();

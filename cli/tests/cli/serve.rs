@@ -133,7 +133,7 @@ fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn metrics_of_serve_tell_leaders_permits_and_locks_apart() {
+fn metrics_of_serve_distinguish_leaders_permits_and_locks() {
     let server = Server::start();
     let uses: [&[&str]; 7] = [
         &["elect", "scheduler"],
@@ -468,7 +468,7 @@ fn invalid_serve_arguments_fail_at_once() {
 }
 
 #[test]
-fn a_jobs_last_success_stays_when_a_later_run_fails() {
+fn the_last_success_stays_shown_when_a_later_run_fails() {
     let server = Server::start();
     let once = |script: &str, least: &str| {
         let arguments =

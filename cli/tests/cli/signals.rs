@@ -56,7 +56,7 @@ fn a_signal_ends_the_wait_without_leftovers() {
 }
 
 #[test]
-fn a_signal_reaches_the_commands_whole_group() {
+fn a_signal_reaches_the_whole_group_of_the_command() {
     let server = Server::start();
     for (sent, number) in SIGNALS {
         let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);

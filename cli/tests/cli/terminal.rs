@@ -53,7 +53,7 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        // `run` warns of the set-up once for each runtime folder. A new one keeps earlier runs out of the test.
+        // `run` warns of the set-up once for each runtime folder. In a new one, earlier runs do not matter.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         // A background test ignores SIGINT, and its processes would inherit this, so `env` resets signals.
@@ -151,7 +151,7 @@ fn ctrl_c_ends_a_wait() {
 }
 
 #[test]
-fn a_command_stops_and_goes_on_with_the_shells_job() {
+fn a_command_stops_and_continues_with_its_shell_job() {
     let server = Server::start();
     let mut shell = with_cat(&server, "", &[]);
     shell.goes(&[("\x1a", &["suspended", "Stopped", "ready> "]), ("fg\n", &["cat"])]);
@@ -161,7 +161,7 @@ fn a_command_stops_and_goes_on_with_the_shells_job() {
 }
 
 #[test]
-fn a_wait_stops_and_goes_on_with_the_shells_job() {
+fn a_wait_stops_and_continues_with_its_shell_job() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run -v one -- echo had''it\n", &["asking for one"])]);
@@ -206,7 +206,7 @@ fn a_command_in_a_pipeline_gets_the_terminal() {
 }
 
 #[test]
-fn top_stops_and_goes_on_with_the_shells_job() {
+fn top_stops_and_continues_with_its_shell_job() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.goes(&[("stty rows 24 columns 100; $leasehold top\n", &["q quit"])]);
