@@ -216,8 +216,7 @@ fn is_known_to_wait(member: &Member) -> bool {
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
 }
 
-// The other thread holds `b` and waits for `a`, which the test's thread holds. The multi-lock's wait for `b`
-// is then the youngest of the cycle, so the client ends this wait.
+// The multi-lock's wait for `b` is the youngest of the cycle, so the client ends this wait.
 contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));

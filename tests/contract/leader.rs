@@ -95,8 +95,7 @@ contract!(a_leader_that_steps_down_is_replaced_by_another_candidate, |store| {
         assert_eq!(stepped_down(&leading), None);
         comes_true_within(LONG, || leading.term().is_some() || waiting.term().is_some());
         if let Some(again) = leading.term() {
-            // The former leader pauses for a quarter of a second longer than the other candidate's poll
-            // interval, so it can be elected again only if the machine stalled.
+            // The former leader pauses for longer than a poll interval, so only a stall elects it again.
             let stalled = stalled_since(begun);
             assert!(
                 stalled > ms(200),

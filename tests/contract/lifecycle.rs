@@ -141,8 +141,7 @@ contract!(shutdown_in_the_middle_of_work_leaves_no_lock_held, |store| {
                 });
             }
             let all_worked = (0..6).all(|_| receive(&told, LONG).is_ok());
-            // The client shuts down before any assertion can fail, because a failed assertion would make the
-            // scope wait forever for its threads.
+            // The shutdown comes before the assertion, which would else make the scope wait forever.
             let shut_down = client.shutdown();
             assert!(all_worked, "a worker was granted no lock");
             shut_down.unwrap();

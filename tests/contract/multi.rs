@@ -607,8 +607,7 @@ contract!(a_late_multi_guard_release_ends_no_later_hold, |store| {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // The loop waits for the answers to all releases, so the checks below would see a release of the
-        // wrong hold.
+        // After this loop all releases are answered, so the checks below would see one of the wrong hold.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("a release was not reported") {
                 Seen::Acquired { .. } => {}

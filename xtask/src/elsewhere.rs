@@ -43,8 +43,8 @@ pub fn targets(job: &Job<'_>) -> bool {
         || job.run(&checked_for(WINDOWS, Run::cargo(&format!("check {OURS} --lib --bins")))).good
 }
 
-/// Runs the tests that need no Unix as Windows programs under wine: the unit tests, the contracts on memory
-/// and on a local Redis, and the program. SQLite's file is too slow there for the contracts.
+/// Runs tests that need no Unix, built for Windows, under wine: the unit tests, contracts on memory and Redis,
+/// some tests of stores, and tests of the program. SQLite's file is too slow there for the contracts.
 pub fn windows(job: &Job<'_>) -> bool {
     let needs = [
         ("wine", path_of("wine").is_some(), "apt-get install wine wine64"),

@@ -112,7 +112,7 @@ fn programs_in(messages: &str) -> Vec<Program> {
     messages.lines().filter_map(program).collect()
 }
 
-/// Builds all test programs and examples of the library and the program once, with shared dependencies.
+/// Builds all test programs and examples of the workspace by one command, so they share dependencies.
 pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
     let run = compiled_by_clippy("test --locked --workspace --all-features --no-run")
         .args(["--message-format=json-render-diagnostics"]);
