@@ -43,7 +43,7 @@ pub fn targets(job: &Job<'_>) -> bool {
         || job.run(&checked_for(WINDOWS, Run::cargo(&format!("check {OURS} --lib --bins")))).good
 }
 
-/// Runs tests that need no Unix, built for Windows, under wine: the unit tests, contracts on memory and Redis,
+/// Runs tests that need no Unix, built for Windows, under wine: unit tests, contracts on memory and Redis,
 /// some tests of stores, and tests of the program. SQLite's file is too slow there for the contracts.
 pub fn windows(job: &Job<'_>) -> bool {
     let needs = [

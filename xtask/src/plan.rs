@@ -6,9 +6,10 @@ use crate::{build, elsewhere, parts, suites};
 /// The first parts, which run at the same time as part `build`; all other parts begin after these
 /// and `build`.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
-/// The parts with test programs, the longest first, and `toolchain`. They run in [`LANES`] lanes: a lane takes
-/// the next part when it has finished one. Most tests wait, for leases and for each other, so a lane runs
-/// [`TESTS_PER_PROCESSOR`] tests at a time for each processor. Two lanes left a quarter of their time unused.
+/// The parts with test programs, the longest first, and `toolchain`. They run in [`LANES`] lanes: a lane
+/// takes the next part when it has finished one. Most tests wait, for leases and for each other, so a lane
+/// runs [`TESTS_PER_PROCESSOR`] tests at a time for each processor. With two lanes, a quarter of the
+/// processors' time was unused.
 pub const TESTS: &[&str] = &[
     "stores",
     "interop",
