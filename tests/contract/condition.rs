@@ -1,4 +1,4 @@
-//! A wait for a condition releases the lock until a notification ends the wait.
+//! A wait for a condition releases the lock, and acquires the lock again when the wait ends.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

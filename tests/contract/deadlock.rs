@@ -137,7 +137,7 @@ fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     names
 }
 
-/// The steps (lock held, lock awaited) of two threads of which each holds `a` or `b` and waits for the other.
+/// The steps (lock held, lock awaited) of two threads: one holds `a` and waits for `b`, the other the reverse.
 fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
     let mut names = vec![(a.to_owned(), b.to_owned()), (b.to_owned(), a.to_owned())];
     names.sort();
@@ -324,7 +324,7 @@ contract!(a_deadlock_within_one_client_is_reported, needs(Directory), |store| {
     assert!(member.is_told_nothing());
 });
 
-// A running thread holds `b`. An owned guard, which any thread may release, holds `c`.
+// A running thread holds `b`. An owned guard, which any thread can drop, holds `c`. So both waits can end.
 contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -541,8 +541,7 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.succeed();
 }
 
-// A directory entry lists at most 512 waits and holds. With long names the entry does not fit into a small
-// text column, so a database needs a large one.
+// A directory entry with 500 long names fits only into a large text column of a database.
 contract!(a_deadlock_with_five_hundred_locks_is_broken, needs(Directory), |store| {
     let (one, many) = (Member::new(store, true), Member::new(store, true));
     let own: Vec<String> =

@@ -1,4 +1,4 @@
-//! An interrupt ends a wait at once. The wait leaves neither a hold nor a request behind.
+//! An interrupt ends a wait at once. The wait leaves neither a hold nor a place in the queue behind.
 
 use crate::support::prelude::*;
 
