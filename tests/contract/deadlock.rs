@@ -137,7 +137,7 @@ fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     names
 }
 
-/// The steps (lock held, lock awaited) of two threads: one holds `a` and waits for `b`, the other the reverse.
+/// The steps (lock held, lock awaited) of two threads: one holds `a` and wants `b`, the other the reverse.
 fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
     let mut names = vec![(a.to_owned(), b.to_owned()), (b.to_owned(), a.to_owned())];
     names.sort();

@@ -273,7 +273,7 @@ fn slow_http_clients_do_not_block_others() {
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
     eventually("the locks are listed", || site.locks().len() == 1000);
-    // More clients than the 64 that are served at a time: some send half a request, others do not read their answer.
+    // More clients than the 64 served at a time: some send half a request, others do not read their answer.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..10 {
         slow.extend((0..30).map(|number| {
