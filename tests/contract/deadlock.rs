@@ -12,9 +12,9 @@ use crate::support::prelude::*;
 
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
-struct Member {
-    client: LockClient,
-    told: Receiver<(bool, Deadlock, Instant)>,
+pub(super) struct Member {
+    pub(super) client: LockClient,
+    pub(super) told: Receiver<(bool, Deadlock, Instant)>,
 }
 
 impl Member {
@@ -27,7 +27,7 @@ impl Member {
         Member::looking_after(store, ms(200), false)
     }
 
-    fn quick_to_break(store: &Store) -> Member {
+    pub(super) fn quick_to_break(store: &Store) -> Member {
         Member::looking_after(store, ms(200), true)
     }
 
@@ -41,46 +41,46 @@ impl Member {
     }
 
     #[track_caller]
-    fn next(&self, is_begin: bool) -> (Deadlock, Instant) {
+    pub(super) fn next(&self, is_begin: bool) -> (Deadlock, Instant) {
         let (begins, deadlock, at) = self.told.recv_timeout(LONG).expect("the deadlock was not reported");
         assert_eq!(begins, is_begin, "{deadlock}");
         (deadlock, at)
     }
 
-    fn lock(&self, name: &str) -> RedisLock {
+    pub(super) fn lock(&self, name: &str) -> RedisLock {
         self.client.get_lock(name)
     }
 
-    fn is_told_nothing(&self) -> bool {
+    pub(super) fn is_told_nothing(&self) -> bool {
         self.told.try_recv().is_err()
     }
 }
 
-type Release = Box<dyn FnOnce() -> Result<()>>;
+pub(super) type Release = Box<dyn FnOnce() -> Result<()>>;
 
 /// Threads that each hold some locks. When the test calls `begin`, each waits for a further lock until it
 /// acquires the lock or is interrupted.
-struct Threads {
+pub(super) struct Threads {
     running: Vec<JoinHandle<Result<()>>>,
     gate: Arc<Barrier>,
     interrupt: Interrupt,
 }
 
 impl Threads {
-    fn of(count: usize) -> Threads {
+    pub(super) fn of(count: usize) -> Threads {
         Threads { running: Vec::new(), gate: Arc::new(Barrier::new(count + 1)), interrupt: Interrupt::new() }
     }
 
     /// Starts one thread for each list of locks. The thread holds all locks of its list except the last, for
     /// which it waits after `begin`.
-    fn holding<L: Into<Vec<RedisLock>>>(lists: impl IntoIterator<Item = L>) -> Threads {
+    pub(super) fn holding<L: Into<Vec<RedisLock>>>(lists: impl IntoIterator<Item = L>) -> Threads {
         let lists: Vec<Vec<_>> = lists.into_iter().map(Into::into).collect();
         let mut threads = Threads::of(lists.len());
         threads.add_each(lists);
         threads
     }
 
-    fn add_each<L: Into<Vec<RedisLock>>>(&mut self, lists: impl IntoIterator<Item = L>) {
+    pub(super) fn add_each<L: Into<Vec<RedisLock>>>(&mut self, lists: impl IntoIterator<Item = L>) {
         for list in lists {
             let mut locks: Vec<RedisLock> = list.into();
             let wanted = locks.pop().unwrap();
@@ -91,7 +91,7 @@ impl Threads {
         }
     }
 
-    fn add(&mut self, wanted: RedisLock, hold: impl FnOnce() -> Result<Release> + Send + 'static) {
+    pub(super) fn add(&mut self, wanted: RedisLock, hold: impl FnOnce() -> Result<Release> + Send + 'static) {
         let (gate, interrupt) = (Arc::clone(&self.gate), self.interrupt.clone());
         self.running.push(crate::support::start(move || {
             let release = hold()?;
@@ -102,12 +102,12 @@ impl Threads {
         }));
     }
 
-    fn begin(&self) -> Instant {
+    pub(super) fn begin(&self) -> Instant {
         self.gate.wait();
         now()
     }
 
-    fn is_any_over(&self) -> bool {
+    pub(super) fn is_any_over(&self) -> bool {
         self.running.iter().any(JoinHandle::is_finished)
     }
 
@@ -117,7 +117,7 @@ impl Threads {
     }
 
     /// Interrupts all threads. Returns how many of them had acquired the last lock of their list.
-    fn end(self) -> usize {
+    pub(super) fn end(self) -> usize {
         self.interrupt.interrupt();
         let mut got = 0;
         for thread in self.running {
@@ -146,7 +146,7 @@ fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
 
 /// Asserts that each member is notified of the deadlock of two threads over `a` and `b`.
 #[track_caller]
-fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
+pub(super) fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
     let told: Vec<_> = members.iter().map(|member| member.next(true)).collect();
     for (deadlock, _) in &told {
         assert_eq!(names(deadlock), names_of_two(a, b), "{deadlock}");
@@ -448,36 +448,6 @@ contract!(a_cycle_through_fair_and_write_locks_is_found, needs(Directory), |stor
     [one, other].iter().for_each(|member| drop(member.next(false)));
 });
 
-// Any thread may release an owned guard, so the cycle of `a` and `b` is perhaps no deadlock, and no wait is
-// broken. The cycle of `c` and `d` is not found: no client knows that one thread uses two clients.
-contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Directory), |store| {
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(fresh);
-    let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
-    let mut threads = Threads::of(4);
-    let owned = one.lock(&a);
-    threads.add(one.lock(&b), move || {
-        let held = owned.acquire_owned()?;
-        Ok(Box::new(|| held.unlock()))
-    });
-    threads.add_each([
-        [other.lock(&b), other.lock(&a)],
-        [one.lock(&c), waits_by.lock(&d)],
-        [other.lock(&d), other.lock(&c)],
-    ]);
-    threads.begin();
-    for (deadlock, _) in are_told(&[&one, &other], &a, &b) {
-        assert!(!deadlock.is_certain, "{deadlock}");
-    }
-    for member in [&one, &other] {
-        assert_eq!(member.client.stats().deadlocks, 0, "an uncertain deadlock was counted");
-    }
-    // Two more searches find the cycle of `a` and `b` within this time, but must not report it again.
-    let members = [&one, &waits_by, &other];
-    throughout(ms(2_500), || members.iter().all(|member| member.is_told_nothing()));
-    assert!(!threads.is_any_over(), "no wait was ended");
-    threads.end();
-});
-
 contract!(an_owned_guard_in_another_thread_makes_no_cycle, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (one, other) = (Member::quick(store), Member::quick(store));
@@ -488,35 +458,6 @@ contract!(an_owned_guard_in_another_thread_makes_no_cycle, needs(Directory), |st
     throughout(ms(2_500), || one.is_told_nothing() && other.is_told_nothing());
     drop(guard);
     waiter.succeed();
-});
-
-// Each client stands for a command of `leasehold run`: `under_hold` names the hold under which it runs.
-contract!(a_deadlock_through_commands_run_under_holds_is_reported, needs(Directory), |store| {
-    let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
-    let holding = store.client();
-    let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();
-    let members = [0, 1, 2].map(|at: usize| {
-        let (observer, told) = deadlocks(now);
-        let under = guards[at].owner().to_string();
-        let client = store.client_with(|options| {
-            let options = options.detect_deadlocks_after(ms(200)).observer(observer);
-            options.under_hold("no owner").under_hold(&under)
-        });
-        Member { client, told }
-    });
-    let threads = Threads::holding([0, 1, 2].map(|at| [members[at].lock(&names[(at + 1) % 3])]));
-    threads.begin();
-    for member in &members {
-        let (deadlock, _) = member.next(true);
-        assert_eq!((deadlock.steps.len(), deadlock.is_certain), (3, false), "{deadlock}");
-    }
-    let asking = store.client();
-    // Other tests may use the same store at the same time, and the list may contain their deadlocks.
-    let rings = asking.deadlocks().unwrap();
-    let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
-    assert_eq!(of_these.count(), 1, "the deadlock was listed more than once");
-    assert_eq!(threads.end(), 0);
-    members.iter().for_each(|member| drop(member.next(false)));
 });
 
 const BROKEN_WITHIN: Duration = Duration::from_secs(8);

@@ -63,6 +63,7 @@ mod capabilities;
 mod condition;
 mod contended;
 mod deadlock;
+mod deadlock_possible;
 mod directory;
 mod exclusion;
 mod fair;
