@@ -46,7 +46,7 @@ scenario!(a_semaphore_or_latch_change_with_lost_reply_counts_once, |world| {
     let client = world.client();
     for (what, before, change, result, after) in changes() {
         for (round, how) in ways().into_iter().enumerate() {
-            // The first call loads the script, so that later ones send one request each, which the fault hits.
+            // The first call loads the script, so that later ones send one request, which the fault hits.
             if round == 0 {
                 change(&client).unwrap();
             }

@@ -180,7 +180,7 @@ scenario!(a_release_repeated_after_script_flush_frees_no_later_hold, |world| {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.does(&["SCRIPT", "FLUSH"]);
         if round % 4 == 0 {
-            // This try loads only the acquire script: the release must be repeated, the next acquire need not.
+            // This try loads only the acquire script: the release is repeated, the next acquire is not.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
