@@ -7,7 +7,7 @@ use leasehold::ObjectKind;
 
 use crate::support::prelude::*;
 
-contract!(permits_are_set_up_once, needs(Counting), |store| {
+contract!(a_second_setting_of_the_permits_is_refused, needs(Counting), |store| {
     let [semaphore, other] = store.two("sem", |client, name| client.get_semaphore(name));
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_set_permits(3).unwrap());
@@ -85,7 +85,7 @@ contract!(adding_and_draining_permits_changes_the_available_count, needs(Countin
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 });
 
-// In Redisson, a waiter for three permits consumes the wake-up that a waiter for one permit needs.
+// In Redisson, a waiter for three permits consumes the message for a waiter for one. Ours must not.
 contract!(a_large_request_does_not_block_a_small_one, needs(Counting), |store| {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(1).unwrap();
@@ -125,7 +125,7 @@ contract!(zero_permits_are_refused, needs(Counting), |store| {
     fails(semaphore.release("no id"), ErrorKind::InvalidInput);
 });
 
-contract!(a_permit_without_a_lease_is_renewed, needs(Counting), |store| {
+contract!(a_permit_without_an_explicit_lease_is_renewed, needs(Counting), |store| {
     let client = store.client_with_lease(RENEWED);
     let name = fresh("permits");
     let semaphore = client.get_expirable_semaphore(&name);
@@ -248,7 +248,7 @@ contract!(many_threads_never_hold_too_many_permits, needs(Counting), |store| {
         }
     });
     comes_true_within(SLACK, || clients[1].get_semaphore(&name).available_permits().unwrap() == 3);
-    // A lost wake-up would delay a waiter until its safety poll, up to a second later.
+    // If wake-ups were often lost, many of the 180 acquires would wait up to a second for a safety poll.
     assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
 });
 
@@ -258,7 +258,7 @@ contract!(inspection_follows_permits_taken_and_returned, needs(Counting), |store
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // A store that keeps only a number recognizes a semaphore by a count of zero or by a waiter.
+    // Redis stores a semaphore like a latch, as a number: unless it is 0 or a client waits, both look alike.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
@@ -407,7 +407,7 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(counts(), (1, 0, 1));
 });
 
-// A client that stalls past its reservation may lose its place, so stalls excuse a wrong order.
+// A notified client that stalls for a few milliseconds loses its turn, so stalls excuse a wrong order.
 contract!(returned_permits_go_to_waiters_in_order, needs(Counting), |store| {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

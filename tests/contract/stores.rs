@@ -1,4 +1,4 @@
-//! The stores on which contracts run. Each is a function, by whose name `contract!` names tests.
+//! The stores on which contracts run. Each `pub(crate)` function makes one; `contract!` names tests after it.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use leasehold::Backoff;
 
 use crate::support::prelude::*;
 
-contract!(a_non_reentrant_lock_refuses_its_own_thread, |store| {
+contract!(a_non_reentrant_lock_refuses_its_holder, |store| {
     let client = store.client();
     let lock = client.lock_builder(fresh("once")).non_reentrant().build();
     lock.lock().unwrap();
@@ -73,7 +73,7 @@ contract!(a_max_hold_below_the_lease_shortens_the_lease, |store| {
     assert_eq!(receive(&guard.lost(), ms(300) + SLACK).unwrap().reason, LossReason::HeldTooLong);
 });
 
-contract!(unusable_options_are_refused_before_any_request, |store| {
+contract!(unusable_lock_options_are_refused, |store| {
     let (name, [client]) = store.clients("bad");
     for lock in [
         client.lock_builder(&name).max_hold(Duration::ZERO).build(),

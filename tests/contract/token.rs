@@ -66,8 +66,7 @@ contract!(a_reentrant_lock_refuses_a_token_locks_key, needs(Token), |store| {
     held.release();
 });
 
-/// Asserts that all calls fail at once, even those that wait: the name belongs to another kind of lock, which
-/// no wait changes.
+/// Asserts that calls fail at once because another kind of lock has the name, even calls that could wait.
 fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {

@@ -124,7 +124,6 @@ contract!(force_unlock_is_reported_to_the_holder, |store| {
 
 contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
     for (kind, name, [client, stranger]) in store.each() {
-        // The first case is harder: a client seldom asks the store about a lock that it believes to hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =
@@ -140,7 +139,7 @@ contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
     }
 });
 
-contract!(a_thread_may_lock_during_its_thread_local_destructors, |store| {
+contract!(a_thread_can_lock_in_its_thread_local_destructors, |store| {
     /// A thread-local whose destructor uses locks after the crate's own thread-locals are destroyed.
     struct Last {
         before: RedisLock,
@@ -164,7 +163,7 @@ contract!(a_thread_may_lock_during_its_thread_local_destructors, |store| {
             }
         }
     }
-    // With this toolchain thread-locals are destroyed in any order, so the owner number may be gone.
+    // This toolchain destroys thread-locals in any order: the owner number may be gone before `LAST` is.
     if cfg!(all(windows, target_env = "gnu")) {
         return;
     }
@@ -182,7 +181,7 @@ contract!(a_thread_may_lock_during_its_thread_local_destructors, |store| {
     });
     thread.join().unwrap().unwrap();
     let outcomes = [receive(&told, LONG).unwrap(), receive(&told, LONG).unwrap()];
-    // A driver that needs thread-locals itself refuses both calls with an error.
+    // Both calls may fail on a store whose driver itself needs thread-locals.
     if outcomes.iter().all(|outcome| matches!(outcome, Err(error) if error.kind() == ErrorKind::Resource)) {
         return;
     }

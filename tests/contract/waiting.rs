@@ -189,14 +189,14 @@ contract!(two_alternating_clients_lose_no_wake_up, |store| {
         }
     });
     let longest = longest.into_inner();
-    // A lost wake-up would delay the waiter by a second. On a Redlock, competing clients may also pause
-    // several times, each time for up to a quarter of a second.
+    // A lost wake-up would delay the waiter by a second. The limit for a Redlock is longer, because competing
+    // clients may pause there several times, each time for up to a quarter of a second.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
     let limit = if votes { ms(1_900) } else { ms(900) };
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
 });
 
-contract!(holders_and_waiters_do_not_delay_other_names, |store| {
+contract!(a_contended_lock_does_not_delay_locks_of_other_names, |store| {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
         let held = Holding::take(&(kind.make)(&clients[0], &name));

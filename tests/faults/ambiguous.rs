@@ -103,7 +103,7 @@ scenario!(a_reentrys_grant_that_arrives_after_the_lease_is_undone, |world| {
     let nested = call_on(client.get_lock("longer"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let begun = now();
-        // The first request is granted for this lease, but answered too late, so its grant must be undone.
+        // The server grants the first request, but answers after `outer` is lost: the grant must be undone.
         lock.lock_with_lease(10 * L).unwrap();
         let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
         let lost = outer.check().unwrap_err().is_lost();

@@ -1,4 +1,4 @@
-//! The number of requests that each kind of lock costs if nobody else wants the lock, counted by the proxy.
+//! What each kind of lock costs: the requests that its calls send, and the keys that they leave.
 
 use std::collections::BTreeSet;
 
@@ -124,7 +124,8 @@ fn sent(world: &World, since: usize) -> Vec<Command> {
     commands
 }
 
-/// Waits until the proxy gets no more commands, since callers do not wait for all. Returns how many it got.
+/// Waits until the proxy gets no more commands, since a call may return before its last command is sent.
+/// Returns how many the proxy got.
 fn settled(world: &World) -> usize {
     let (mut count, mut since) = (world.proxy.commands().len(), now());
     assert!(eventually(LONG, || {
@@ -137,7 +138,7 @@ fn settled(world: &World) -> usize {
     count
 }
 
-scenario!(each_lock_kinds_calls_send_the_expected_number_of_scripts, |world| {
+scenario!(each_lock_kind_sends_the_expected_number_of_scripts, |world| {
     // A long lease and time-out, so that no renewal and no repeated request is counted.
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
     let client = builder.build().unwrap();
@@ -158,7 +159,7 @@ scenario!(each_lock_kinds_calls_send_the_expected_number_of_scripts, |world| {
         let commands = sent(world, before);
         let verbs: Vec<String> = commands.iter().map(Command::verb).collect();
         assert_eq!(scripts_of(&commands), scripts, "{what}: {verbs:?}");
-        // The only other command may be the deletion of a request's record, for which no caller waits.
+        // The client may also send a DEL, for which no caller waits: it deletes the record of a request.
         let rest = verbs.iter().filter(|verb| !["EVALSHA", "EVAL"].contains(&verb.as_str()));
         assert!(rest.clone().count() <= 1, "{what}: {verbs:?}");
         assert!(rest.clone().all(|verb| verb == "DEL"), "{what}: {verbs:?}");
@@ -168,7 +169,7 @@ scenario!(each_lock_kinds_calls_send_the_expected_number_of_scripts, |world| {
     clear(world);
 });
 
-scenario!(no_semaphore_call_waits_for_the_deletion_of_its_record, |world| {
+scenario!(semaphore_calls_do_not_await_the_deletion_of_request_records, |world| {
     let client = world.client();
     drop(set_up(&world.direct()));
     let uses: [(&str, Act); 3] = [
@@ -313,8 +314,8 @@ scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
         assert!(error.to_string().contains("a lease of 20ms, but the answer took "), "{way}: {error}");
         assert!(took >= least, "{way}: {took:?}");
         assert!(took < least + ms(1_000) + stalled_since(begun), "{way}: {took:?}");
-        // An attempt takes at least 50 ms: 30 ms for the delayed reply, and a pause of at least 20 ms. The
-        // client may send its clean-up twice, so an attempt costs at most 3 scripts.
+        // An attempt takes at least 50 ms: 30 ms for the delayed reply, and a pause of at least 20 ms. It
+        // costs at most 3 scripts: its own, and a clean-up that may be sent twice.
         let (ran, most) = (world.scripts_run() - before, 6 + 3 * took.as_millis() as u64 / 50);
         assert!(ran <= most, "{way}: {ran} scripts in {took:?}");
     }

@@ -46,7 +46,7 @@ scenario!(a_semaphore_or_latch_change_with_lost_reply_counts_once, |world| {
     let client = world.client();
     for (what, before, change, result, after) in changes() {
         for (round, how) in ways().into_iter().enumerate() {
-            // The first request also loads the script, and must not meet the fault.
+            // The first call loads the script, so that later ones send one request, which the fault hits.
             if round == 0 {
                 change(&client).unwrap();
             }
@@ -120,7 +120,7 @@ scenario!(an_unanswered_permit_release_by_id_counts_once, |world| {
     clear(world);
 });
 
-scenario!(a_dead_condition_waiters_notification_goes_to_the_next_waiter, |world| {
+scenario!(notifying_a_dead_condition_waiter_wakes_the_next_one, |world| {
     let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
     let waiting = |client: &LockClient| {
         let lock = client.get_lock("k");
@@ -189,7 +189,7 @@ scenario!(a_writer_becomes_a_reader_after_an_unanswered_renewal, |world| {
     }
 });
 
-scenario!(fair_lock_waiters_time_out_or_acquire_after_server_pauses, |world| {
+scenario!(fair_waiters_time_out_or_acquire_after_a_server_pause, |world| {
     let client = world.builder().retry_timeout(LONG).build().unwrap();
     let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
     let [first, second] = [ms(1_500), LONG].map(|wait| {

@@ -9,8 +9,8 @@ use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
-/// Whether the command is a deadlock search's script that asks who holds a lock. No other script has exactly
-/// one key and one argument, an owner whose number is 0.
+/// Whether a deadlock search asks by this command who holds a lock. Only this script has one key and one
+/// argument, where the argument is an owner with the number 0.
 fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -35,7 +35,7 @@ fn client(world: &World) -> LockClient {
 scenario!(only_waiting_threads_with_holds_cause_deadlock_searches, |world| {
     let (client, other) = (client(world), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
-    // This loads the script that reads entries in the directory of clients, so that it is not counted below.
+    // These calls load the script that reads directory entries, so that its loading is not counted below.
     assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
     drop(client.inspect("busy").unwrap());
     let idle = reads(world);
@@ -70,7 +70,7 @@ scenario!(only_waiting_threads_with_holds_cause_deadlock_searches, |world| {
     other.shutdown().unwrap();
 });
 
-scenario!(an_interrupted_wait_ends_before_its_directory_write_arrives, |world| {
+scenario!(an_interrupted_wait_does_not_await_the_directory_update, |world| {
     let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
@@ -124,7 +124,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         })
         .collect();
     meet.wait();
-    // The first wait begins after all other waits are published, so that its search finds the whole chain.
+    // The chain's head begins to wait when all others are in the directory: its search finds the whole chain.
     let published = || {
         let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
         let entries: Vec<String> =
@@ -144,7 +144,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         let _own = own.acquire().unwrap();
         next.lock_interruptibly(&ends).is_err()
     });
-    // A search warns at its end. Searches are two seconds apart, or more on a busy machine, so few have run.
+    // A search warns at its end, so the time until then and the gap of two seconds bound how many have run.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
@@ -268,8 +268,8 @@ fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
             assert!(dies.get_lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
-    // A search uses another client's wait only if the entry contains the wait's `WaitRecord`. A client's first
-    // entry has none, since the record is made for the first search.
+    // A search finds `dead`'s wait only if the directory entry of `dies` has a `WaitRecord`. The first entry
+    // that a client writes has none, because its first search makes the record.
     let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("WaitRecord"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();

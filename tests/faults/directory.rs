@@ -102,7 +102,7 @@ test_on!(a_redis_user_without_directory_rights_can_still_lock, RedisServer::star
     run(&["ACL", "LOG", "RESET"]);
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!refused().contains(ENTRIES), "the refused entry was tried again");
-    // `other` may not read entries either, so it sees the holder without its location.
+    // `other` has no right to read entries either, so it sees the holder without its location.
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
     guard.unlock().unwrap();
@@ -124,7 +124,7 @@ test_on!(an_owner_without_queue_rights_is_shown_with_its_process, RedisServer::s
 });
 
 // If the server allows scripts no SCAN, the client sends SCAN itself, and reads each key by a request.
-scenario!(lists_work_where_scripts_may_not_scan, |world| {
+scenario!(listing_locks_works_where_scripts_cannot_use_scan, |world| {
     let client = world.client();
     let guard = client.get_lock("listed:1").acquire().unwrap();
     world.run::<()>(&["SET", "listed:2", "x"]);

@@ -14,9 +14,9 @@ const LEASE: Duration = Duration::from_secs(20);
 
 /// Forks, runs `work` in the child, and returns its result; `None` if the child hangs.
 fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
-    // SAFETY: the child has one thread and the parent's memory. The library promises to use no earlier mutex
-    // or socket there, and glibc makes the allocator and threads usable after a fork. The child leaves by
-    // `_exit`, so no code of the test harness runs in it.
+    // SAFETY: the child has one thread and the parent's memory. The library promises to use no mutex or
+    // socket of the parent there, and glibc makes the allocator and threads usable after a fork. The child
+    // ends by `_exit`, so no code of the test harness runs in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {

@@ -27,7 +27,7 @@ impl Next {
         Next { taken, go_on, ended }
     }
 
-    /// Asserts that the waiter holds the lock alone, even if late requests arrive, and then releases it.
+    /// Asserts that the waiter holds the lock alone, even if late requests arrive, and then lets it release.
     fn has_its_turn(self, world: &World, name: &str, what: &str) {
         let owner = self
             .taken

@@ -24,7 +24,7 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
 
 /// The number of expired holds that a client remembers, to explain a failed `unlock`.
 const LAPSED: usize = 1_024;
-/// A number of holds larger than `LAPSED`.
+/// So many holds expire before a test counts bytes: more than `LAPSED`, so the client can remember no more.
 const REMEMBERED: usize = 2_000;
 
 #[track_caller]

@@ -40,7 +40,7 @@ scenario!(a_recalled_cached_lock_reaches_the_waiter_within_50_ms, |world| {
         if is_in_use {
             lock.lock().unwrap();
         } else {
-            // The next check is half a second away, so only the recall can free the lock within 50 ms.
+            // The sixth check for waiters is half a second away, so only the recall frees the lock in time.
             use_until_checked(world, &lock, 5);
         }
         let asked = now();
@@ -245,7 +245,7 @@ scenario!(a_cached_lock_whose_key_was_deleted_is_acquired_anew, |world| {
     let client = client(world);
     let lock = cached_lock(world, &client, "stock");
     world.does(&["DEL", "stock"]);
-    // A check may find the loss while the thread uses the lock. Only that use is lost.
+    // The client counts the loss only if it finds the loss while the thread uses the lock.
     let mut lost = 0;
     let is_kept = || {
         lock.lock().unwrap();

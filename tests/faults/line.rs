@@ -191,7 +191,7 @@ fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
     }
 }
 
-// The dead clients' last attempts are recent, so only the release finds that they no longer listen.
+// A queue drops clients without a recent attempt. These have one, so the release itself must pass them over.
 scenario!(a_thousand_dead_waiters_delay_the_next_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
@@ -300,7 +300,7 @@ fn a_waiter_without_rights_to_the_queue_is_woken() {
     }
 }
 
-scenario!(a_waiter_that_came_while_memory_was_full_is_woken, |world| {
+scenario!(a_waiter_joining_while_server_memory_is_full_is_woken, |world| {
     let (holder, waiter) = (client(world), client(world));
     let held = holder.get_lock("full").acquire().unwrap();
     world.does(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -349,7 +349,7 @@ scenario!(a_waiter_for_a_deleted_key_takes_over_within_a_poll, |world| {
 /// The release removes the first client from the queue, has no right to notify it, and puts it back. The
 /// queue must still expire. Found by `tests/proof`.
 #[test]
-fn a_release_that_may_not_notify_leaves_an_expiring_queue() {
+fn a_release_without_right_to_notify_leaves_an_expiring_queue() {
     let user =
         |builder: Builder| builder.user("mute on >pw resetchannels +@all ~* &redisson_lock__channel:{mute}");
     scenario_on(user, |world| {
@@ -379,8 +379,8 @@ scenario!(a_waiter_served_locally_removes_its_clients_queue_place, |world| {
             guard.unlock().unwrap();
         });
         await_queued(world, "handed", 1);
-        // Deleting the key notifies nobody. This try lets another thread of the waiter's client acquire the
-        // lock, unless the waiter polls first.
+        // Deleting the key notifies nobody. This try acquires the lock and hands it to the waiter, unless the
+        // waiter polls first.
         world.does(&["DEL", "handed"]);
         if let Some(tried) = other.get_lock("handed").try_acquire().unwrap() {
             tried.unlock().unwrap();
@@ -393,7 +393,7 @@ scenario!(a_waiter_served_locally_removes_its_clients_queue_place, |world| {
     }
 });
 
-// The plain locks of a multi-lock share one script, and a fair lock has its own; both ways are tried.
+// A multi-lock acquires plain locks by one script. With a fair lock among them it sends a request for each.
 scenario!(a_multi_lock_try_acquires_locks_reserved_for_other_clients, |world| {
     let client = client(world);
     let reserve = |name: &str| {

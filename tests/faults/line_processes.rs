@@ -1,5 +1,5 @@
-//! The first process in the queue is stopped or killed at the release. In a hundred rounds the second client
-//! acquires the lock within a safety poll.
+//! The first process in the queue is stopped or killed at the release. After each of a hundred releases the
+//! second client acquires the lock within a safety poll.
 
 use super::line::queued_clients;
 use super::world::{World, scenario};
@@ -90,7 +90,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 }
 
 #[test]
-fn a_stopped_first_waiters_process_delays_others_by_one_poll() {
+fn a_stopped_first_process_delays_others_one_poll_at_most() {
     if works_as_first_in_queue() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_stopped_first_waiters_process_delays_others_by_one_poll() {
 }
 
 #[test]
-fn a_killed_first_waiters_process_delays_others_by_one_poll() {
+fn a_killed_first_process_delays_others_one_poll_at_most() {
     if works_as_first_in_queue() {
         return;
     }

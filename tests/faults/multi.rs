@@ -144,7 +144,7 @@ scenario!(a_multi_locks_lease_does_not_expire_counters_or_queues, |world| {
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // If the multi-lock waited for its last lock, it prolongs the leases of the earlier ones.
+        // After a wait for its last lock `q`, the multi-lock also prolongs the leases of the earlier locks.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {
@@ -187,7 +187,7 @@ scenario!(a_multi_lock_try_times_out_on_a_silent_server, |world| {
     multi.acquire().unwrap().unlock().unwrap();
 });
 
-// The release script fails if its first key, that of the last lock, is no hash. The others must be released.
+// The key of one lock is no hash, so the release script fails there. It must release the other locks.
 scenario!(a_multi_lock_releases_other_locks_despite_an_overwritten_key, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {

@@ -66,7 +66,7 @@ scenario!(a_reentry_of_a_deleted_lock_is_a_new_hold, |world| {
     assert!(world.is_free("re-entered"));
 });
 
-scenario!(a_persisted_lock_gets_an_expiry_again, |world| {
+scenario!(a_lock_whose_expiry_an_operator_removed_gets_one_again, |world| {
     let (client, seen) = world.watched();
     let guard = client.get_lock("persisted").acquire().unwrap();
     world.does(&["PERSIST", "persisted"]);
@@ -116,7 +116,7 @@ scenario!(lock_calls_leave_other_programs_hash_fields_unchanged, |world| {
         assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
         assert_eq!(world.fields("foreign")[&owner], nonsense);
     }
-    // A release writes the new hold count, so a stored count that is no number does no harm.
+    // A release does not read the stored count, so a text there does no harm.
     lock.unlock().unwrap();
     assert!(world.is_free("foreign"));
 });

@@ -18,7 +18,7 @@ struct Outcome {
     stopped: Duration,
     /// How long the machine stalled after the outage.
     stalled: Duration,
-    /// The number of holds that had at least half a second and four round trips left after the outage.
+    /// How many holds had enough time left after the outage: half a second, four round trips, and stalls.
     with_time: usize,
     with_time_kept: usize,
     kept: usize,
@@ -74,7 +74,7 @@ impl Outage {
         let back = now();
         let left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
         let connections = world.proxy.accepted() - before;
-        // `enough` needs the length of the stalls up to the end of each hold that was not renewed.
+        // `enough` adds the machine's stalls until the end of a hold to the time that the hold needs.
         let mut stood_still = Vec::new();
         let last = left.iter().max().copied().unwrap_or_default();
         while back.elapsed() <= last {

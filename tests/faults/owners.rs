@@ -1,5 +1,5 @@
-//! A late request touches no later hold, because each owner number (the number in `client:number`) is used
-//! once. A resumed holder knows that it lost the lock.
+//! A late request touches no later hold, because the thread's later holds have another owner number (in
+//! `client:number`). A resumed holder knows that it lost the lock.
 
 use leasehold::Error;
 
@@ -90,7 +90,7 @@ scenario!(a_late_reentry_request_changes_no_later_hold, |world| {
     }
 });
 
-scenario!(a_late_inner_unlock_leaves_the_count_of_later_holds, |world| {
+scenario!(a_late_inner_unlock_changes_no_count_of_later_holds, |world| {
     let client = world.client();
     let lock = client.get_lock("partial");
     (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
@@ -180,7 +180,7 @@ scenario!(a_release_repeated_after_script_flush_frees_no_later_hold, |world| {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.does(&["SCRIPT", "FLUSH"]);
         if round % 4 == 0 {
-            // This try loads only the acquire script, so `second` is granted before the release is repeated.
+            // This try loads only the acquire script: the release is repeated, the next acquire is not.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));

@@ -26,7 +26,7 @@ scenario!(waiters_behind_a_dead_fair_waiter_send_few_requests, |world| {
         waiter.returns_within(begun, ghost + P, "the end of the ghost");
     }
     let asked = world.proxy.count(about("ghost"));
-    // Each waiter sends two requests at once, and then one each second. Grants and releases come on top.
+    // Each waiter begins with two requests, and then sends one each second. Grants and releases come on top.
     assert!(asked < 40, "{asked} requests");
     world.all_are_given_back(T);
 });
@@ -110,7 +110,7 @@ scenario!(malformed_messages_do_not_end_a_wait, |world| {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 });
 
-// Java's delete of a latch publishes 1, the message for a new count.
+// Java's delete of a latch publishes 1, as the setting of a new count does, so waiters must read the count.
 scenario!(a_latch_deleted_by_redisson_opens_for_our_waiters, |world| {
     let client = world.client();
     world.does(&["SET", "deleted", "3"]);
@@ -188,7 +188,7 @@ scenario!(read_write_holds_after_a_server_data_loss_are_renewed, |world| {
     let_pass(SLACK, "so that what was sent has arrived");
 });
 
-scenario!(all_keys_of_each_kind_use_the_mapped_name, |world| {
+scenario!(auxiliary_keys_use_the_mapped_lock_name, |world| {
     let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
     let held = world.direct().get_fair_lock("k:mapped").acquire().unwrap();
     let waiter = call(turn(client.get_fair_lock("k")));

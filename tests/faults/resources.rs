@@ -218,7 +218,7 @@ scenario!(a_shutdown_of_a_busy_client_leaves_no_lock, |world| {
     }
 });
 
-scenario!(a_thousand_holds_are_renewed_in_few_round_trips, |world| {
+scenario!(a_thousand_holds_are_kept_and_then_released_in_time, |world| {
     let client = world.builder_to(&world.server.url()).lease(KEPT).build().unwrap();
     let guards: Vec<_> =
         (0..1000).map(|number| client.get_lock(format!("many-{number}")).acquire_owned().unwrap()).collect();

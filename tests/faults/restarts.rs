@@ -194,7 +194,7 @@ scenario!(a_client_whose_connections_end_notices_the_servers_data_loss, |world| 
 scenario!(a_hold_is_renewed_when_its_connections_end, |world| {
     let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
     let guard = client.get_lock("kept").acquire().unwrap();
-    // A permit without a lease is neither renewed nor lost.
+    // A permit of a plain semaphore has no lease, so it is neither renewed nor lost.
     client.get_semaphore("counted").try_set_permits(1).unwrap();
     let permit = client.get_semaphore("counted").acquire(1).unwrap();
     let_pass(ms(1_000), "so that a renewal shows");
@@ -321,23 +321,23 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
     assert_eq!((failed(), client.stats().releases_failed), (0, 0), "{:?}", seen.events());
 }
 
-scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropped_guard_is_released(
+scenario!(dropped_guards_release_locks_despite_flushed_scripts, |world| each_dropped_guard_is_released(
     world,
     9,
     |world, _| world.does(&["SCRIPT", "FLUSH"])
 ));
 
 #[test]
-fn after_a_server_restart_dropped_guards_still_release() {
+fn dropped_guards_release_locks_despite_a_server_restart() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        // The last two kinds, with permits, are left out: the restart may lose the deletion of a change's
-        // record, which would then stay for minutes.
+        // The last two kinds, with permits, are left out. The server records each change of permits, and the
+        // restart may lose the request that deletes a record, which would then stay for minutes.
         each_dropped_guard_is_released(world, 7, |world, client| {
             world.server.kill();
             world.server.restart();
             assert!(eventually(LONG, || client.get_lock("test").is_locked().is_ok()));
-            // A request within 100 ms of the last would use the broken connection, and might be lost.
+            // A request within 100 ms of the previous one would use the broken connection, and might be lost.
             let_pass(ms(120), "until the client checks its connections");
         });
     });

@@ -75,7 +75,7 @@ fn by_unlock(lock: &RedisLock, work: &dyn Fn()) {
     lock.unlock().unwrap();
 }
 
-scenario!(contended_clients_reacquire_a_lock_without_a_request, |world| {
+scenario!(contending_clients_reacquire_a_lock_without_a_request, |world| {
     let (clients, grants) = clients(world);
     let locks: Vec<_> =
         clients.iter().flat_map(|client| [client.get_lock("hot"), client.get_lock("hot")]).collect();
@@ -93,14 +93,14 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     let (clients, grants) = clients(world);
     let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
     let locks: Vec<_> = clients.iter().map(kept).collect();
-    // The order of the reads matters, because the counts grow between them.
+    // `unasked` is read first, because the counts grow meanwhile and it must not exceed `all`.
     let of = |one: &Grants| {
         let unasked = one.unasked();
         [one.all().saturating_sub(unasked), unasked]
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // By then recalls have suspended `cached` on both clients, so only time slices save later requests.
+        // After 300 requests recalls have suspended `cached` on both clients: only time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();
@@ -150,7 +150,7 @@ fn exits() {
     let client = LockClient::builder().url(url).lease(LONG).build().unwrap();
     match how {
         "turn" => {
-            // The client caches the lock once it expects this thread to return soon while others wait.
+            // The client caches the lock when it expects this thread to reacquire soon, while others wait.
             let (lock, begun) = (client.get_lock("hot"), now());
             while begun.elapsed() < ms(300) {
                 drop(lock.acquire().unwrap());

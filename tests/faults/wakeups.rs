@@ -258,7 +258,7 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     for waiter in waiters {
         waiter.outcome_within(10 * LONG).0.unwrap();
     }
-    // One attempt that acquires and one release are needed, and all others are in vain.
+    // A grant needs two scripts: the attempt that acquires, and the release. All other scripts are in vain.
     let in_vain = (world.scripts_run() - before) as f64 / (clients.len() * each) as f64 - 2.0;
     assert_eq!(first.get_semaphore("crowd").available_permits().unwrap(), 1);
     assert!(first.get_semaphore("crowd").delete().unwrap());

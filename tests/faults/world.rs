@@ -208,7 +208,7 @@ impl World {
         });
     }
 
-    /// Passes on the request that the fault holds back.
+    /// Passes on the request that the fault holds back, and waits until the server has run it.
     #[track_caller]
     pub(crate) fn arrives(&self, fault: &Fault) {
         fault.wait_for(1, LONG);
@@ -235,8 +235,8 @@ impl World {
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
-    /// Whether the key is a wait queue that expires within a minute, since killed clients, and those whose
-    /// request to leave was lost, stay in the queue until then.
+    /// Whether the key is a wait queue that expires within a minute. Until then a queue may contain killed
+    /// clients, and clients whose request to leave was lost.
     fn is_expiring_queue(&self, key: &str) -> bool {
         key.starts_with("leasehold_lock_queue:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))

@@ -10,9 +10,9 @@ use crate::support::random;
 
 const LIMIT: i64 = 3;
 
-/// Histories, one a line: the lock's kind, what is wrong, and steps. A step has a verb, a hold's number,
-/// perhaps a value, and the times of call and return. `token` has a token, `take` units, and any other verb
-/// an owner. A hold whose `end` has only one time was promised until that time.
+/// Histories, one a line: the lock's kind, what is wrong, and steps. A step has a verb, numbers, and the
+/// times of call and return. The first number is the hold's (for `available` and counts the answer). Then
+/// `token` has a token, `take` units, `read` or `write` perhaps an owner. One time at `end`: a promised end.
 const BAD: &str = "
 mutex two owners at once: acquire 1 1-2; end 1 9-10; acquire 2 3-4; end 2 5-6
 mutex a second owner a moment before the first ends: acquire 1 1-2; end 1 9-10; acquire 2 3-8

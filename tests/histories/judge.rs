@@ -1,4 +1,4 @@
-//! The second checker: the program `judge/` compares histories with models by Porcupine.
+//! The second checker: the program `judge/`, which uses Porcupine, a checker of linearizability.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,8 @@ const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 const KILLED_WAITERS: &str = "a dozen waiters killed";
 
-/// How long faults happen at a time. Then follows the time [`CALM`] without faults, and so on in turn,
-/// because locks change hands far more often while no process is killed.
+/// For this time the pause between faults is at most 120 ms. Then for the time [`CALM`] it is up to four
+/// seconds, and so on in turn, because locks change hands far more often in long pauses.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
@@ -120,7 +120,7 @@ impl Trouble {
         };
         let client = connect(&orders);
         orders.kinds = kinds(&client, orders.lease);
-        // The test creates all latches, and a few more, before a worker uses one.
+        // The test creates all latches that the workers may use, because a missing latch counts as 0.
         if orders.kinds.contains(&Kind::Latch) {
             let (begin, end) = (mono(), mono() + nanos(run() + LONG));
             for time in (begin..end).step_by(usize::try_from(nanos(orders.names_last)).unwrap()) {
@@ -140,7 +140,7 @@ impl Trouble {
         let folder = self.orders.folder.clone();
         assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "no worker works");
         let (begun, mut struck) = (now(), 0);
-        // A long run (`ROUGH`) goes on until it has killed clients that wait, not only clients that connect.
+        // A run of `ROUGH` or longer goes on until it has killed waiting clients, not only connecting ones.
         let lacks = |all: &Self| run() >= ROUGH && !all.strikes.contains_key(KILLED_WAITERS);
         while begun.elapsed() < run() || lacks(&self) {
             let most = if is_calm(begun.elapsed()) { 4_000 } else { 100 };
@@ -328,8 +328,8 @@ impl Trouble {
     }
 }
 
-/// The lines of all workers, each worker's in order. Workers that were killed or still run, at most
-/// `unfinished`, may have left their last line unfinished.
+/// The lines of all workers, each worker's in order. Workers that were killed or still run may have left
+/// their last line unfinished: at most `unfinished` or [`WORKERS`] of them, whichever is more.
 fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     let mut all = Vec::new();
     let mut torn = 0;

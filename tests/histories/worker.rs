@@ -22,7 +22,8 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// How long a name is used: longer than any stop of a process, which afterwards finds it still in use.
+    /// How long a name is used: longer than any stop of a process, so that others often still use the name
+    /// when the process goes on.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
     /// Whether the worker's client has the observer [`CallsBack`].
@@ -209,9 +210,9 @@ pub(crate) fn work(orders: &Orders) {
             drop(old.shutdown()); // may fail because of a fault
         }
     });
-    // The client shuts down only after the test's checks, so no hold ends by the shutdown before them.
+    // The client shuts down only after the test's checks, which must not find holds ended by the shutdown.
     Worker { orders, file: &file, next: &next }.note(&Line::Idle);
-    // The process also ends if the test is gone.
+    // The wait has a limit, so that the process also ends if the test is gone.
     let _has_told = eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists());
     drop(client.into_inner().shutdown());
 }

@@ -141,7 +141,7 @@ impl Program {
         Ok(Pending { request: request.replace('\t', " "), answer })
     }
 
-    /// Resets the agent. Returns `false` if a thread of the agent is busy.
+    /// Resets the agent. Returns `false` if a request is unanswered, or the reset fails or is slow.
     fn is_cleared(&self) -> bool {
         let is_idle = self.answers.lock().is_empty();
         let reset = is_idle.then(|| self.ask("main", "", "reset", &[]));

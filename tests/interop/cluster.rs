@@ -156,7 +156,7 @@ impl Sides {
 }
 
 #[test]
-fn sharded_messages_wake_across_languages_on_a_cluster() {
+fn sharded_messages_wake_java_and_rust_waiters_on_a_cluster() {
     let _alone = alone();
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.exclude_each_other();
@@ -181,7 +181,7 @@ fn languages_share_fair_and_read_write_locks_on_a_cluster() {
 }
 
 #[test]
-fn plain_messages_wake_across_languages_on_a_cluster() {
+fn plain_messages_wake_java_and_rust_waiters_on_a_cluster() {
     let _alone = alone();
     let Some(sides) = sides("OFF", ClusterPubSub::Plain, &["NUMSUB"]) else { return };
     sides.exclude_each_other();
