@@ -22,7 +22,7 @@ pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
 
-/// A mutex guard against the program's other tests, a server, and a JVM with one Redisson client.
+/// The guard of a mutex that lets no other test run, a server, and a JVM with one Redisson client.
 pub(crate) fn set_up(watchdog: Duration) -> Option<(MutexGuard<'static, ()>, RedisServer, Peer)> {
     let alone = alone();
     let server = RedisServer::start_default()?;

@@ -22,7 +22,7 @@ const ROWS: [&str; 7] = [
     "redis_lock_fenced",
 ];
 
-/// In a row's runs with this trouble: how many sales came late, and how many pieces were sold twice.
+/// How many sales of the row came late under this trouble, and how many pieces were sold twice.
 fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
     let count = |what: &str| row[trouble][what].as_u64().unwrap_or_else(|| panic!("{trouble} {what}: {row}"));
     (count("late"), count("twice"))
@@ -74,7 +74,7 @@ test_on!(the_demo_ends_with_one_line_of_results, RedisServer::start_default(), |
     }
 });
 
-/// Asserts that the demo's last row sells correctly on several servers, of which one is killed half-way.
+/// Asserts that the row `redis_lock_fenced` is right on this topology, although a server is killed half-way.
 fn is_exact_on(topology: &str) {
     let Some(server) = RedisServer::start_default() else { return };
     let (out, success) =
@@ -93,7 +93,7 @@ fn the_fenced_demo_is_exact_despite_a_server_restart() {
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_redlock_servers_death() {
+fn the_fenced_demo_is_exact_despite_a_dead_redlock_server() {
     is_exact_on("redlock");
 }
 
@@ -127,8 +127,8 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // The demo strikes its first worker only when all servers are up. The test waits for that, so the
-    // interrupt finds them running.
+    // The demo kills its first worker only after all servers have started, so the interrupt below comes while
+    // they run.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();
@@ -188,7 +188,7 @@ fn a_wrong_demo_command_line_prints_one_error_line() {
 }
 
 #[test]
-fn the_help_needs_no_build_and_names_every_option() {
+fn the_demo_help_needs_no_build_and_names_every_option() {
     let stage = Stage::new("echo built >&2; exit 1");
     let help = output(&mut stage.demo(&["--help"]));
     assert!(help.status.success() && help.stderr.is_empty(), "{help:?}");

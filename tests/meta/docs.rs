@@ -286,9 +286,9 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// The gate does not build these files' packages. Their `--locked` builds fail if a dependency is missing.
+/// Plain `./check` does not build these packages, whose `--locked` builds fail if a dependency is missing.
 #[test]
-fn other_cargo_lock_files_list_the_librarys_dependencies() {
+fn other_cargo_lock_files_list_the_dependencies_of_leasehold() {
     let library = package("leasehold");
     let of_default_features = ["redis", "r2d2", "scheduled-thread-pool"];
     let always: Vec<&str> = dependencies(&library)

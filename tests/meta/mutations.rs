@@ -1,5 +1,5 @@
-//! The list of `./check sabotage`, which the gate does not run. Each mutation, and each *hook* (a change that
-//! lets the copy switch mutations), must have one place in the sources.
+//! `./check sabotage` makes a copy of the library with mutations (deliberate faults), and with *hooks*, which
+//! switch the mutations on. The text of each mutation and each hook must stand at one place of the sources.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,7 @@ fn has(sources: &str, filter: &str) -> bool {
 
 /// A filter with a test's former name would run no test, and so catch no mutation.
 #[test]
-fn each_test_filter_of_gate_and_mutations_matches_a_test() {
+fn each_test_filter_of_suites_and_mutations_matches_a_test() {
     let mutations = list::read(&root().join("tests/sabotage/mutations")).unwrap();
     let suites = mutations.iter().filter(|one| one.equivalent.is_none()).map(|one| &one.suite);
     let of_mutations = suites.map(|suite| (&*suite.program, suite.tests.join(" ")));

@@ -41,7 +41,7 @@ enum Vote {
 
 /// What the holder knows about its hold on a server. `Counts`: the holder counts a vote of this server.
 /// `Asked`: a request to restore the hold, with this lease, is on its way. `InDoubt`: such a request may
-/// succeed after the hold's end.
+/// succeed after the hold's end, so the holder cleans up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
