@@ -11,7 +11,7 @@ use crate::support::{reexecuted, test_name};
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a place of our waiter in a fair lock's queue lasts if the waiter does not renew it.
 const PLACE: Duration = Duration::from_secs(6);
-/// The maximum delay that a dead waiter at the queue's head causes for the next one.
+/// The maximum delay by a dead waiter at the queue's head: the time that its place lasts, and slack.
 const HEAD_DELAYS: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 /// Values of Redisson's `fairLockWaitTimeout`: its old default, its present one, and a configured one.

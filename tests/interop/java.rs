@@ -12,7 +12,6 @@ use crate::support::prelude::*;
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
-    // The first two options make the JVM start quickly. `-UsePerfData` avoids a warning in its output.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
         .arg(jar);
     Agent::start_or_reuse("Redisson", &mut java)

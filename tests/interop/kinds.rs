@@ -112,7 +112,7 @@ fn java_respects_the_leases_of_our_readers_and_writers() {
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // The inner level gives the hold a longer lease, which other readers must not shorten.
+    // The inner level gives the hold a long lease, which a Java reader that comes and goes must not shorten.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -324,7 +324,7 @@ test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |
     let waiter = take();
     java.get("main", "semaphore-add", &["sem", "-1"]);
     assert!(greedy.is_open() && waiter.is_open());
-    // This crate publishes no negative count, so Java's reading thread survives.
+    // This crate does not publish the count -1, at which Java's reading thread would throw.
     assert_eq!(semaphore.add_permits(5).unwrap(), -1);
     assert_eq!(semaphore.add_permits(5).unwrap(), 4);
     waiter.join();

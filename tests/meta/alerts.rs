@@ -275,7 +275,7 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // A renewal that is 4 s overdue fires the alert, so scrapes each 15 s warn before the loss.
+            // The alert fires 14 s after a renewal, 16 s before the loss, so scrapes each 15 s warn in time.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }

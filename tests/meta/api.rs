@@ -19,7 +19,7 @@ fn is<T: ?Sized>() -> Probe<T> {
     Probe(PhantomData)
 }
 
-/// `is::<T>().send()` calls the inherent method if `T: Send`, and otherwise the trait's method.
+/// `is::<T>().send()` calls the inherent method (`true`) if `T: Send`, otherwise the trait's one (`false`).
 struct Probe<T: ?Sized>(PhantomData<T>);
 
 impl<T: ?Sized + Send> Probe<T> {

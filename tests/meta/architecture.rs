@@ -262,7 +262,7 @@ fn logic_in_lib_rs_and_overlong_files_are_reported() {
 struct Source {
     path: String,
     text: String,
-    /// The file's tokens, without comments and test code.
+    /// The file's tokens, without comments, attributes and test code.
     tokens: Vec<Token>,
 }
 

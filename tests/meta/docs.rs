@@ -137,9 +137,9 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// The names of all tests: functions marked `#[test]`, contracts (`contract!`), faults (`scenario!`), tests
-/// on a server (`test_on!`), on all databases (`on_databases!`, `on_rows!`), and on a new server of each
-/// store.
+/// The names of all tests: functions marked `#[test]` or with a parameter `start: Start`, contracts
+/// (`contract!`), faults (`scenario!`), tests on a server (`test_on!`) or on all databases (`on_databases!`,
+/// `on_rows!`).
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {

@@ -124,7 +124,7 @@ fn making_a_client(list: &mut List) {
     );
 }
 
-/// Runs this program again with each variable in its environment, and collects the output.
+/// Runs this program again once for each variable, and lists the error that it prints.
 fn environment(list: &mut List) {
     list.section("ClientBuilder::from_env");
     for (name, value) in [

@@ -194,7 +194,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // The program's name may stand here, once its client has a directory entry.
+                // Before this text stands the program's name, if its client has a directory entry.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",

@@ -17,8 +17,8 @@ mod list;
 type Result<T> = std::result::Result<T, String>;
 
 /// The reasons why mutations cannot be made. One copy of a Rust file contains all its mutations, each behind
-/// a switch, and the longest is made first. A shorter mutation may lie within a longer one, but not across
-/// its border.
+/// a switch. The longest is made first, because a shorter mutation may lie within a longer one, but not
+/// across its border.
 fn misplaced(mutations: &[Mutation], source: impl Fn(&str) -> String) -> Vec<String> {
     let (mut texts, mut misplaced) = (BTreeMap::new(), Vec::new());
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();

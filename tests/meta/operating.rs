@@ -59,7 +59,6 @@ fn the_dashboard_shows_the_metrics_of_leasehold_serve() {
     }
 }
 
-// Prometheus's own tool reads the configuration and its rules: their fields, expressions and time spans.
 test_on!(prometheus_loads_the_scrape_configuration, crate::alerts::promtool(), |promtool| {
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating/prometheus.yml");
     let output = std::process::Command::new(promtool).args(["check", "config"]).arg(config).output().unwrap();

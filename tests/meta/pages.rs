@@ -264,7 +264,7 @@ test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // If the format number were missing, the client would try to write it without the right.
+        // Without this key the client would try to write it, for which the user has no right.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);

@@ -87,7 +87,7 @@ pub fn unlock_id(unlock: u8) -> String {
 }
 
 impl Part {
-    /// The part that an owner takes of a lock of this kind: of a read-write lock, the read or the write lock.
+    /// The lock of Redisson that an owner acquires: for a read-write lock, its read lock or its write lock.
     ///
     /// # Panics
     ///

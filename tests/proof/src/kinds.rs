@@ -332,7 +332,7 @@ impl Kind {
             (Op::Acquire(..), "queued") => {
                 let is_first = rest.get(2).and_then(text).as_deref() == Some("first");
                 let why = match rest.get(1).and_then(text).as_deref() {
-                    // If the last reader to release is Redisson's, its release does not notify our queue. So
+                    // The last release may be that of a Redisson reader, which does not notify our queue. So
                     // the first waiter also listens to all releases: in the library after 25 ms
                     // (`ReleaseWatch`), in this model at once.
                     Some("soon") if is_first && self == Kind::ReadWrite => Why::Foreign,

@@ -83,7 +83,7 @@ struct GivenBack {
     /// Whether the holder counted a renewal's votes, and must check next whether it has released the lock.
     must_look: bool,
     other: Tries,
-    /// A request to restore the hold that nobody waits for: its server, and the lease that it would set.
+    /// A late request to restore the hold, whose answer nobody awaits: its server, and the lease to set.
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
@@ -248,7 +248,7 @@ impl World for GivenBack {
         if self.is_released {
             return all;
         }
-        // A server that refuses changes nothing, so only free servers matter.
+        // A server that refuses the other client changes nothing, so that client asks only free servers.
         let is_free = |at: &usize| self.servers[*at].is_none();
         match &self.other {
             Tries::Not => all.extend((0..SERVERS).filter(is_free).map(Action::OtherAsks)),

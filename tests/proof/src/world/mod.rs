@@ -100,7 +100,7 @@ struct Owner {
     heard: bool,
     is_next: bool,
     standby: bool,
-    /// Whether a request under the owner's number may still arrive, so that the next cycle needs a new one.
+    /// Whether a request under the owner's number may still arrive, so the next cycle needs a new number.
     is_spent: bool,
     /// Whether the server lost this owner's hold with its data.
     is_void: bool,
