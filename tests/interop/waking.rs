@@ -90,7 +90,7 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
 
 /// A Java reader that has attempted but does not sleep yet would miss a message that wakes only sleepers.
 #[test]
-fn a_writers_unlock_wakes_java_readers_about_to_sleep() {
+fn a_write_unlock_wakes_java_readers_before_they_sleep() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // With this lease, a waiter that misses the message sleeps for much longer than the test allows.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);

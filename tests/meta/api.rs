@@ -121,7 +121,7 @@ fn a_closure_can_be_an_observer() {
 }
 
 #[test]
-fn names_are_accepted_as_any_string_type() {
+fn lock_names_are_accepted_as_any_string_type() {
     let client = LockClient::in_memory();
     let (text, shared): (String, std::sync::Arc<str>) = ("a".to_owned(), "a".into());
     let names = ["a", &text];

@@ -61,7 +61,7 @@ test_on!(each_demo_row_sells_as_its_lock_promises, RedisServer::start_default(),
     assert_eq!(keys(&server), 0, "the demo left keys behind");
 });
 
-test_on!(the_demo_ends_with_one_line_of_results, RedisServer::start_default(), |server| {
+test_on!(the_last_line_of_the_demo_is_its_verdict, RedisServer::start_default(), |server| {
     let rows = ["--rows", "lua_no_renewal,redis_lock,redis_lock_fenced", "--url", &server.url()];
     let demo = output(Command::new(example("stock")).args(SMALL).args(rows));
     assert!(demo.status.success(), "{demo:?}");
@@ -88,22 +88,22 @@ fn is_exact_on(topology: &str) {
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_server_restart() {
+fn the_fenced_demo_row_sells_correctly_despite_a_server_restart() {
     is_exact_on("single");
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_dead_redlock_server() {
+fn the_fenced_demo_row_sells_correctly_despite_a_dead_server() {
     is_exact_on("redlock");
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_master_failover() {
+fn the_fenced_demo_row_sells_correctly_despite_a_master_failover() {
     is_exact_on("sentinel");
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_cluster_failover() {
+fn the_fenced_demo_row_sells_correctly_despite_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
@@ -139,7 +139,7 @@ exec "$real" "$@""#;
 });
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_lost_ring_node() {
+fn the_fenced_demo_row_sells_correctly_despite_a_lost_node() {
     is_exact_on("ring");
 }
 

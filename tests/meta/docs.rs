@@ -271,7 +271,7 @@ fn every_link_in_a_document_has_its_target() {
 
 /// If the versions differ, somebody has changed only a part of the files for a release.
 #[test]
-fn both_crates_and_the_change_log_have_one_version() {
+fn both_crates_and_the_change_log_have_the_same_version() {
     let version = env!("CARGO_PKG_VERSION");
     let program = package("leasehold-cli");
     assert_eq!(program["version"], version);

@@ -269,7 +269,7 @@ test_on!(the_service_example_sells_and_shuts_down_cleanly, RedisServer::start_de
 
 #[cfg(feature = "metrics")]
 #[test]
-fn the_metrics_example_is_scraped_and_names_no_lock() {
+fn the_metrics_example_is_scraped_and_shows_no_lock_name() {
     let server = RedisServer::start_default();
     let urls = std::iter::once(None).chain(server.as_ref().map(|server| Some(server.url())));
     for url in urls {
@@ -325,7 +325,7 @@ fn the_metrics_example_is_scraped_and_names_no_lock() {
 }
 
 #[test]
-fn no_example_is_left_out() {
+fn every_example_has_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
     let entries = std::fs::read_dir(root.join("examples")).unwrap();

@@ -95,7 +95,7 @@ fn all_invariants_hold_beside_redisson() {
 }
 
 #[test]
-fn each_mutated_script_is_found_only_in_worlds_with_redisson() {
+fn each_mutated_script_fails_only_in_worlds_with_redisson() {
     let Some(foreign) = overhear::redisson() else { return };
     let find = |change: Change| {
         let [file, kind, words] = change.head();
