@@ -151,11 +151,7 @@ fn java_respects_the_leases_of_our_readers_and_writers() {
     assert!(writing.unlock().unwrap_err().is_not_held());
 }
 
-test_on!(a_waiter_gets_permits_that_the_other_language_releases, java::set_up(LEASE), |(
-    _alone,
-    server,
-    java,
-)| {
+test_on!(waiters_get_permits_freed_by_the_other_language, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "3"]));
@@ -276,11 +272,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
 });
 
 // A lock with `max_hold` stores each hold's beginning in a field of its hash, which Java must not misread.
-test_on!(java_ignores_the_field_that_says_when_our_hold_began, java::set_up(LEASE), |(
-    _alone,
-    server,
-    java,
-)| {
+test_on!(java_ignores_the_field_with_the_start_of_our_hold, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
     for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
