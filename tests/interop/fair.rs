@@ -1,4 +1,4 @@
-//! How long killed waiters for a fair lock delay the other language, for several wait times of Redisson.
+//! How long the killed waiters of one language delay the other language's waiters for a fair lock.
 
 use redis::{Commands, Connection};
 
@@ -11,7 +11,7 @@ use crate::support::{reexecuted, test_name};
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a place of our waiter in a fair lock's queue lasts if the waiter does not renew it.
 const PLACE: Duration = Duration::from_secs(6);
-/// The maximum delay that a dead waiter at the queue's head causes for the next one.
+/// The maximum delay by a dead waiter at the queue's head: the time that its place lasts, and slack.
 const HEAD_DELAYS: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 /// Values of Redisson's `fairLockWaitTimeout`: its old default, its present one, and a configured one.
@@ -22,7 +22,7 @@ const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// A client with a long time-out, since a waiter with an unanswered request must rejoin the queue at its end.
+/// A client with a long command time-out, because a waiter whose request times out loses its place.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }
@@ -42,7 +42,7 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
 
-/// Kills the first, a middle and the last of our waiters, with Java waiters between them.
+/// Kills our three waiters, which stand at the queue's places 1, 3 and 5, between waiters of Java.
 #[test]
 fn our_killed_waiters_delay_java_for_seconds_only() {
     if let Ok(url) = std::env::var(WAITER) {
@@ -70,7 +70,7 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // Each grant to one of the waiters ahead will subtract one `wait` from this place's time.
+        // Each Java waiter ahead will, at its grant, subtract one `wait` from the time of this place.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {

@@ -45,8 +45,6 @@ fn count_up(url: &str) {
             let server = &server;
             scope.spawn(move || {
                 let mut connection = server.get_connection().unwrap();
-                // Half of the threads cache the lock until another client asks for it. The other half drop
-                // guards, which caches the lock for a few milliseconds at most.
                 let is_cached = number % 2 == 0;
                 let lock = if is_cached {
                     client.lock_builder("work").cached().build()

@@ -1,5 +1,5 @@
-//! The loss of a hold that Redisson ends, and fencing tokens of both languages. Java's is the next value of a
-//! counter; Rust's is the larger of that value and the server's time in microseconds.
+//! The loss of a hold that Redisson ends, and fencing tokens of both languages. A token of Java is the next
+//! value of a counter. A token of Rust is the larger of that value and the server's time in microseconds.
 
 use redis::Commands;
 
@@ -8,7 +8,7 @@ use crate::scene::{rust, scripts_run, somebody_waits};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
-/// The maximum time until a holder knows its loss: a third of the lease, one command time-out, and slack.
+/// The maximum time until a holder knows its loss: a third of the lease until the renewal, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
 test_on!(javas_force_unlock_is_reported_as_a_loss, java::set_up(LEASE), |(_alone, server, java)| {
@@ -41,7 +41,7 @@ test_on!(tokens_of_java_and_rust_rise_with_every_grant, java::set_up(LEASE), |(_
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
-        // Java takes these grants, so each language follows the other one and also itself.
+        // Java locks in these rounds, so tokens of each language follow one of the same and one of the other.
         if [0, 1, 4, 6, 8, 9].contains(&grant) {
             tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
             assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);

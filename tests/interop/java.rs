@@ -12,7 +12,6 @@ use crate::support::prelude::*;
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
-    // The first two options make the JVM start quickly. `-UsePerfData` avoids a warning in its output.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
         .arg(jar);
     Agent::start_or_reuse("Redisson", &mut java)
@@ -22,7 +21,7 @@ pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
 
-/// A mutex guard against the program's other tests, a server, and a JVM with one Redisson client.
+/// The guard of a mutex that lets no other test run, a server, and a JVM with one Redisson client.
 pub(crate) fn set_up(watchdog: Duration) -> Option<(MutexGuard<'static, ()>, RedisServer, Peer)> {
     let alone = alone();
     let server = RedisServer::start_default()?;

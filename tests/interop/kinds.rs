@@ -1,4 +1,4 @@
-//! Fair locks, read-write locks, semaphores and latches that Redisson and this crate share on one Redis.
+//! Read-write locks, semaphores, latches, and plain and fair locks that Redisson and this crate share.
 
 use redis::Commands;
 
@@ -57,8 +57,8 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let mut admin = server.admin();
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes all sleeping threads and one that is about to sleep. A second such thread would miss
-    // the message, so the test waits until all three sleep.
+    // A release wakes all sleeping Java threads, but only one of those that are about to sleep, so the test
+    // waits until all three sleep.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
@@ -107,12 +107,12 @@ test_on!(our_long_read_lease_survives_redissons_shorter_renewals, java::set_up(L
 });
 
 #[test]
-fn java_respects_leases_left_by_our_readers_and_writers() {
+fn java_respects_the_leases_of_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // The inner level gives the hold a longer lease, which other readers must not shorten.
+    // The inner level gives the hold a long lease, which a Java reader that comes and goes must not shorten.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -124,7 +124,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     outer.unlock().unwrap();
     assert!(java.is("writer", "write-try", &["rw"]));
     java.get("writer", "write-unlock", &["rw"]);
-    // A writer that goes on reading keeps the lease of its read lock.
+    // Without its write lock, the owner keeps the read lock only for the read lock's own short lease.
     let writing = lock.write().acquire().unwrap();
     lock.read().lock_with_lease(short).unwrap();
     let (read, read_at) = (monotonic(), now());
@@ -134,7 +134,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
     java.get("writer", "write-unlock", &["rw"]);
     assert!(lock.read().unlock().unwrap_err().is_not_held());
-    // An expired write lock lets Java read, although its owner still reads and has not released it.
+    // Once the write lock has expired, Java can read, although the writer never released it and still reads.
     let (written, written_at) = (monotonic(), now());
     let writing = lock.write().acquire_with(&leased(short)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -151,7 +151,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     assert!(writing.unlock().unwrap_err().is_not_held());
 }
 
-test_on!(permits_pass_between_java_and_rust, java::set_up(LEASE), |(_alone, server, java)| {
+test_on!(waiters_get_permits_freed_by_the_other_language, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "3"]));
@@ -263,7 +263,7 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
             assert_eq!(latch.count().unwrap(), 0);
             between(opened, ended).saturating_sub(stalled_since(opened_at))
         });
-        // On few cores one of the three runtimes often waits for a processor, so the test judges the median.
+        // On few cores a JVM or this process often waits for a processor, so the 50 ms apply to the median.
         let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
         eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
@@ -271,8 +271,8 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
     }
 });
 
-// Our holds write their beginning into an extra field of the hash that both languages read.
-test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, server, java)| {
+// A lock with `max_hold` stores each hold's beginning in a field of its hash, which Java must not misread.
+test_on!(java_ignores_the_field_with_the_start_of_our_hold, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
     for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
@@ -303,8 +303,8 @@ test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, serve
     }
 });
 
-// In Java, returned permits wake only one waiter, whatever number it wants. Java also publishes negative
-// counts, at which its own reading thread throws.
+// In a JVM, a release message wakes only one waiter, whatever number of permits that waiter wants. Java also
+// publishes negative counts, at which Redisson's own reading thread throws.
 test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -324,7 +324,7 @@ test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |
     let waiter = take();
     java.get("main", "semaphore-add", &["sem", "-1"]);
     assert!(greedy.is_open() && waiter.is_open());
-    // This crate publishes no negative count, so Java's reading thread survives.
+    // This crate does not publish the count -1, at which Java's reading thread would throw.
     assert_eq!(semaphore.add_permits(5).unwrap(), -1);
     assert_eq!(semaphore.add_permits(5).unwrap(), 4);
     waiter.join();
@@ -332,7 +332,7 @@ test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |
     assert_eq!(semaphore.available_permits().unwrap(), 1);
 });
 
-test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server, java)| {
+test_on!(both_languages_can_renew_and_release_permits_by_id, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let permits = client.get_expirable_semaphore("permits");
     let says = |verb: &str| java.get("main", verb, &["permits"]);
@@ -379,7 +379,7 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
     assert_eq!(semaphore.available_permits().unwrap(), 4);
 });
 
-test_on!(java_may_lock_while_rust_waits_for_a_condition, java::set_up(LONG), |(_alone, server, java)| {
+test_on!(java_can_lock_while_rust_waits_for_a_condition, java::set_up(LONG), |(_alone, server, java)| {
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();
     let lock = client.get_lock("shop");

@@ -1,5 +1,5 @@
 //! Java's RedissonRedLock and our Redlock exclude each other on three servers, because both use a plain lock
-//! on each server. Java's calls name a lease, because otherwise Java renews each server's lock separately.
+//! on each server. Java's calls name a lease, so that Java renews nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server()
     wait_until("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
 });
 
-test_on!(a_majority_held_by_rust_is_busy_for_java, alone(), default_server(), |binary| {
+test_on!(java_cannot_acquire_a_redlock_while_rust_holds_a_majority, alone(), default_server(), |binary| {
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
     let Some(agent) = java::start() else { return };
     let client = client(&servers);

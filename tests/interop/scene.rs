@@ -1,4 +1,4 @@
-//! What all interop tests use: a mutex, agents that are built once, and a clock that processes share.
+//! What all interop tests use: a mutex, the building of foreign programs, and a clock that processes share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ pub(crate) fn build_once(
             Err(problem) => return missing(what, &format!("{command:?}: {problem}")),
         }
     }
-    // The time stamp is a file of its own, because the product may be a link, or be up to date and untouched.
+    // The product's own time does not count: the product may be a link, or the build may leave it untouched.
     fs::rename(&begun, &stamp).unwrap();
     Some(product.to_owned())
 }

@@ -1,5 +1,5 @@
-//! A release in one language wakes a waiter of the other within 50 ms of the unlock call. On two cores, one
-//! round in ten may take longer, but none as long as a safety poll.
+//! A release in one language wakes a waiter of the other within 50 ms of the unlock call. One round in ten
+//! may take longer, but none 700 ms: a waiter that missed the message sleeps for longer than that.
 
 use crate::agent::Peer;
 use crate::java;
@@ -90,7 +90,7 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
 
 /// A Java reader that has attempted but does not sleep yet would miss a message that wakes only sleepers.
 #[test]
-fn a_writers_unlock_wakes_java_readers_about_to_sleep() {
+fn a_write_unlock_wakes_java_readers_before_they_sleep() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // With this lease, a waiter that misses the message sleeps for much longer than the test allows.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);

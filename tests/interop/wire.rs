@@ -222,13 +222,13 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
     format!("key {} {kind} {content} {lifetime}", name.escape_ascii())
 }
 
-/// Whether the field is this side's owner in Redisson's form: a UUID in lower case, and a number.
+/// Whether the field is this side's owner. Panics if that owner lacks Redisson's form: a UUID and a number.
 fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let owner = side.owner();
     let (id, number) = owner.split_once(':').expect("an owner is an id, a colon and a number");
     let uuid = uuid::Uuid::parse_str(id).expect("the id is a UUID");
     assert_eq!(id, uuid.hyphenated().to_string());
-    // Java's ids have version 4. In ours version 8 says that releases notify the wait queue.
+    // Java's UUIDs have version 4. Ours have version 8, which says that our releases notify the wait queue.
     assert!(matches!(uuid.get_version_num(), 4 | 8), "{id}");
     assert_eq!(id, side.id());
     assert!(number.bytes().all(|digit| digit.is_ascii_digit()), "{number:?} is no number");

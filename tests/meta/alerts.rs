@@ -1,5 +1,5 @@
 //! The alerts of `docs/operating/alerts.yml` for a hold at risk and a lost hold, in simulated outages of the
-//! store, scraped each 15 s and each 60 s. `fleet.rs` tests all alerts in a fleet.
+//! store. Prometheus scrapes the client each 15 s or each 60 s. `fleet.rs` tests all alerts in a fleet.
 //!
 //! The series of an outage come from a real client, whose clock the test moves. Outages begin at eight
 //! instants between two scrapes. `LEASEHOLD_BLESS=1` writes the series to `docs/operating/alerts_test.yml`,
@@ -49,7 +49,7 @@ impl Observer for Watched {
     }
 }
 
-/// The values that were scraped from a client during an outage, and the time at which its hold was lost.
+/// The values that were scraped before, during and after an outage, and when the client's hold was lost.
 struct Outage {
     scraped: BTreeMap<String, Vec<f64>>,
     lost_at: u64,
@@ -154,7 +154,7 @@ impl Rules {
 
 const SHOP: &str = "job: shop, instance: a";
 
-/// A rule, the series of its fault from minute 5 on, and the labels of its alert.
+/// An alert, series in which its fault begins at minute 5, and the labels that the alert must have.
 pub(crate) struct Case {
     pub(crate) alert: &'static str,
     pub(crate) series: Vec<(&'static str, Shape)>,
@@ -189,7 +189,7 @@ pub(crate) fn parted(line: &'static str) -> (&'static str, &'static str) {
 pub(crate) enum Shape {
     /// The value is the first number until the fault, and the second number from then on.
     Step(i32, i32),
-    /// From the fault on, the value grows by the second number with each scrape.
+    /// The value grows with each scrape: by the first number until the fault, and then by the second number.
     Grows(i32, i32),
     Ends(i32),
 }
@@ -208,8 +208,8 @@ impl Shape {
 }
 
 /// Each case begins with the alert, the seconds within which it must fire, and its labels; its series follow.
-/// A series that `ends` counts for five minutes after its last value. `promtool` begins at time 0, so a
-/// negative time is long ago.
+/// Prometheus still counts a series that `ends` for five minutes. `promtool` begins at time 0, so a negative
+/// value of a series of timestamps is a time long ago.
 pub(crate) const CASES: &str = r#"
 LeaseholdRenewalsFail 420 job: shop, instance: a
 leasehold_renewals_total{job="shop", instance="a", result="ok"} grows 5 5
@@ -275,7 +275,7 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // A renewal that is 4 s overdue fires the alert, so scrapes each 15 s warn before the loss.
+            // The alert fires 14 s after a renewal, 16 s before the loss, so scrapes each 15 s warn in time.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }
@@ -286,7 +286,7 @@ fn simulated(rules: &Rules) -> String {
 }
 
 #[test]
-fn a_simulated_outage_fires_both_alerts_about_its_hold() {
+fn a_simulated_outage_fires_the_alerts_for_risk_and_loss() {
     let rules = Rules::read();
     let cases = Case::read(CASES).into_iter().map(|case| case.alert);
     let tried: std::collections::BTreeSet<&str> =

@@ -1,5 +1,5 @@
-//! Properties of the public types that mostly the compiler checks, such as which types may be sent to another
-//! thread. A `compile_fail` example shows that a [`Guard`] cannot leave its thread.
+//! Properties of the public types, such as which types another thread may get. The compiler checks most of
+//! them. `compile_fail` examples of `Guard` and `MultiGuard` show that these cannot leave their thread.
 
 use std::error::Error as StdError;
 use std::fmt::{Debug, Display};
@@ -19,7 +19,7 @@ fn is<T: ?Sized>() -> Probe<T> {
     Probe(PhantomData)
 }
 
-/// `is::<T>().send()` calls the inherent method if `T: Send`, and otherwise the trait's method.
+/// `is::<T>().send()` calls the inherent method (`true`) if `T: Send`, otherwise the trait's one (`false`).
 struct Probe<T: ?Sized>(PhantomData<T>);
 
 impl<T: ?Sized + Send> Probe<T> {
@@ -48,7 +48,7 @@ macro_rules! each {
 }
 
 #[test]
-fn clients_and_locks_are_shareable_and_small() {
+fn clients_and_locks_can_be_shared_by_threads_and_cloned() {
     each!((shared_by_threads, cloned): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore,
         ExpirableSemaphore, CountDownLatch, Interrupt, MemoryStore, ManualClock, Ring, RingNode);
     shared_by_threads::<ClientBuilder>();
@@ -57,7 +57,7 @@ fn clients_and_locks_are_shareable_and_small() {
 
 /// The list lacks `ClientBuilder`, because a program's closures in it may not be unwind-safe.
 #[test]
-fn public_types_may_be_used_after_a_caught_panic() {
+fn public_types_stay_usable_after_a_caught_panic() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
     each!((unwind_safe): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore, ExpirableSemaphore,
         CountDownLatch, Condition, Leader, Guard, OwnedGuard, MultiGuard, OwnedMultiGuard, Interrupt, AcquireOptions,
@@ -71,7 +71,7 @@ fn public_types_may_be_used_after_a_caught_panic() {
 }
 
 #[test]
-fn only_owned_guards_may_change_threads() {
+fn only_owned_guards_can_move_to_another_thread() {
     assert!(!is::<Guard>().send());
     assert!(is::<OwnedGuard>().send());
     assert!(!is::<MultiGuard>().send());
@@ -85,7 +85,7 @@ fn only_owned_guards_may_change_threads() {
 }
 
 #[test]
-fn an_error_is_one_pointer_and_fits_standard_error_types() {
+fn an_error_is_pointer_sized_and_becomes_a_boxed_error() {
     assert_eq!(size_of::<Error>(), size_of::<usize>());
     assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
     shared_by_threads::<Error>();
@@ -121,7 +121,7 @@ fn a_closure_can_be_an_observer() {
 }
 
 #[test]
-fn names_are_accepted_as_any_string_type() {
+fn lock_names_are_accepted_as_any_string_type() {
     let client = LockClient::in_memory();
     let (text, shared): (String, std::sync::Arc<str>) = ("a".to_owned(), "a".into());
     let names = ["a", &text];
@@ -187,7 +187,7 @@ fn a_multi_lock_accepts_a_tuple_of_mixed_kinds() {
 }
 
 #[test]
-fn debug_output_of_all_types_contains_no_secret() {
+fn debug_output_and_connection_errors_contain_no_password() {
     fn shown<T: Debug>() {}
     each!((shown): RedisLock, FencedLock, Guard, OwnedGuard, MultiLock, MultiGuard, OwnedMultiGuard, Interrupt,
         MemoryStore, ManualClock);
@@ -224,7 +224,6 @@ fn transaction_locks_are_send_sync_and_name_tables_are_clone() {
     each!((cloned): postgres::NameTable, mysql::NameTable);
 }
 
-/// The error names the missing feature, and the client sends nothing.
 #[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
 #[test]
 fn the_error_for_an_uncompiled_store_names_its_feature() {

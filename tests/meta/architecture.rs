@@ -1,7 +1,7 @@
 //! The shape of the source: layers, cycles, drivers, and headers of scripts and statements.
 //!
-//! The checker must also report samples that break each rule. `proc-macro2` reads Rust as tokens, without
-//! test code. clippy finds panics, `Instant::now` and sleeps (see `Cargo.toml` and `clippy.toml`).
+//! The checker must also report samples that break each rule. `proc-macro2` splits Rust into tokens, of which
+//! `flatten` drops test code. clippy finds panics, `Instant::now` and sleeps (`Cargo.toml`, `clippy.toml`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -31,7 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const GROUND: &str = "config copies deadlock directory error fork health hosts inquiry credentials ident fuzz \
     inspect interrupt observe park refused shrink secrets servers sync system task time tls wire";
 
-/// Crates that only these folders may use.
+/// Crates, each with the files and folders that alone may use it.
 const DRIVERS: &[(&str, &[&str])] = &[
     ("redis", &["src/stores/redis/"]),
     ("rustls", &["src/tls.rs"]),
@@ -105,7 +105,7 @@ fn the_architecture_checker_sees_uses_through_reexports() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// The author of a store must read the whole trait. What only some stores can do is a value in `Capabilities`.
+/// Each author of a store must read the trait, so it stays short: `Capabilities` has what only some can do.
 #[test]
 fn the_store_trait_has_at_most_sixteen_methods() {
     let files = all_sources();
@@ -262,7 +262,7 @@ fn logic_in_lib_rs_and_overlong_files_are_reported() {
 struct Source {
     path: String,
     text: String,
-    /// The file's tokens, without comments and test code.
+    /// The file's tokens, without comments, attributes and test code.
     tokens: Vec<Token>,
 }
 
@@ -449,7 +449,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
             at = tree(tokens, if is_use { at + 1 } else { at }, &mut Vec::new(), &mut paths);
             for path in paths {
                 let mut full: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
-                // A path without `crate` or `super` begins with a child module or with another crate.
+                // Other paths begin with a child module, or with another crate, which counts as this module.
                 for part in &path {
                     match part.as_str() {
                         "crate" => full.clear(),
@@ -651,7 +651,7 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
     if reads && file.path != READS_TIME && !file.path.starts_with(HAS_CLOCKS) {
         reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
     }
-    // A script's text must come from a file, because other checks read only files.
+    // A script's text must come from a file, because `check_script` reads only files.
     let is_script =
         word == "Script" && is_first && is_path && after.get(2) == Some(&Token::Word("new".to_owned()));
     if is_script && after.get(3) == Some(&Token::Sign('(')) {
@@ -682,8 +682,8 @@ fn check_script(file: &Source, complain: &mut Complain<'_>) {
     }
 }
 
-/// The header of a statement names all parameters and the result. If the statement creates a table, the
-/// header explains the columns.
+/// The header of a statement must name all parameters, and say what the statement returns, changes or
+/// removes. A statement that creates something need not say the latter.
 fn check_query(file: &Source, complain: &mut Complain<'_>) {
     let header: String = file.text.lines().take_while(|line| line.starts_with("--")).collect();
     let body = file.text.lines().filter_map(|line| line.split("--").next()).collect::<Vec<_>>().join("\n");

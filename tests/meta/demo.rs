@@ -22,7 +22,7 @@ const ROWS: [&str; 7] = [
     "redis_lock_fenced",
 ];
 
-/// In a row's runs with this trouble: how many sales came late, and how many pieces were sold twice.
+/// How many sales of the row came late under this trouble, and how many pieces were sold twice.
 fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
     let count = |what: &str| row[trouble][what].as_u64().unwrap_or_else(|| panic!("{trouble} {what}: {row}"));
     (count("late"), count("twice"))
@@ -61,7 +61,7 @@ test_on!(each_demo_row_sells_as_its_lock_promises, RedisServer::start_default(),
     assert_eq!(keys(&server), 0, "the demo left keys behind");
 });
 
-test_on!(the_demo_ends_with_one_line_of_results, RedisServer::start_default(), |server| {
+test_on!(the_last_line_of_the_demo_is_its_verdict, RedisServer::start_default(), |server| {
     let rows = ["--rows", "lua_no_renewal,redis_lock,redis_lock_fenced", "--url", &server.url()];
     let demo = output(Command::new(example("stock")).args(SMALL).args(rows));
     assert!(demo.status.success(), "{demo:?}");
@@ -74,7 +74,7 @@ test_on!(the_demo_ends_with_one_line_of_results, RedisServer::start_default(), |
     }
 });
 
-/// Asserts that the demo's last row sells correctly on several servers, of which one is killed half-way.
+/// Asserts that the row `redis_lock_fenced` is right on this topology, although a server is killed half-way.
 fn is_exact_on(topology: &str) {
     let Some(server) = RedisServer::start_default() else { return };
     let (out, success) =
@@ -88,22 +88,22 @@ fn is_exact_on(topology: &str) {
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_server_restart() {
+fn the_fenced_demo_row_sells_correctly_despite_a_server_restart() {
     is_exact_on("single");
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_redlock_servers_death() {
+fn the_fenced_demo_row_sells_correctly_despite_a_dead_server() {
     is_exact_on("redlock");
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_master_failover() {
+fn the_fenced_demo_row_sells_correctly_despite_a_master_failover() {
     is_exact_on("sentinel");
 }
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_cluster_failover() {
+fn the_fenced_demo_row_sells_correctly_despite_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
@@ -127,8 +127,8 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // The demo strikes its first worker only when all servers are up. The test waits for that, so the
-    // interrupt finds them running.
+    // The demo kills its first worker only after all servers have started, so the interrupt below comes while
+    // they run.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();
@@ -139,7 +139,7 @@ exec "$real" "$@""#;
 });
 
 #[test]
-fn the_fenced_demo_is_exact_despite_a_lost_ring_node() {
+fn the_fenced_demo_row_sells_correctly_despite_a_lost_node() {
     is_exact_on("ring");
 }
 
@@ -188,7 +188,7 @@ fn a_wrong_demo_command_line_prints_one_error_line() {
 }
 
 #[test]
-fn the_help_needs_no_build_and_names_every_option() {
+fn the_demo_help_needs_no_build_and_names_every_option() {
     let stage = Stage::new("echo built >&2; exit 1");
     let help = output(&mut stage.demo(&["--help"]));
     assert!(help.status.success() && help.stderr.is_empty(), "{help:?}");

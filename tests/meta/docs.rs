@@ -137,9 +137,9 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// The names of all tests: functions marked `#[test]`, contracts (`contract!`), faults (`scenario!`), tests
-/// on a server (`test_on!`), on all databases (`on_databases!`, `on_rows!`), and on a new server of each
-/// store.
+/// The names of all tests: functions marked `#[test]` or with a parameter `start: Start`, contracts
+/// (`contract!`), faults (`scenario!`), tests on a server (`test_on!`) or on all databases (`on_databases!`,
+/// `on_rows!`).
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -271,7 +271,7 @@ fn every_link_in_a_document_has_its_target() {
 
 /// If the versions differ, somebody has changed only a part of the files for a release.
 #[test]
-fn both_crates_and_the_change_log_have_one_version() {
+fn both_crates_and_the_change_log_have_the_same_version() {
     let version = env!("CARGO_PKG_VERSION");
     let program = package("leasehold-cli");
     assert_eq!(program["version"], version);
@@ -286,9 +286,9 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// The gate does not build these files' packages. Their `--locked` builds fail if a dependency is missing.
+/// Plain `./check` does not build these packages, whose `--locked` builds fail if a dependency is missing.
 #[test]
-fn other_cargo_lock_files_list_the_librarys_dependencies() {
+fn other_cargo_lock_files_list_the_dependencies_of_leasehold() {
     let library = package("leasehold");
     let of_default_features = ["redis", "r2d2", "scheduled-thread-pool"];
     let always: Vec<&str> = dependencies(&library)

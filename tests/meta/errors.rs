@@ -124,7 +124,7 @@ fn making_a_client(list: &mut List) {
     );
 }
 
-/// Runs this program again with each variable in its environment, and collects the output.
+/// Runs this program again once for each variable, and lists the error that it prints.
 fn environment(list: &mut List) {
     list.section("ClientBuilder::from_env");
     for (name, value) in [
@@ -494,7 +494,7 @@ fn docs_errors_txt_lists_every_error_users_can_provoke() {
 }
 
 #[test]
-fn a_short_leases_error_names_the_minimum() {
+fn the_error_for_a_short_lease_names_the_minimum() {
     let too_short = |lease| options().lease(lease).url("redis://127.0.0.1").build().unwrap_err().to_string();
     for lease in [Duration::ZERO, Duration::from_nanos(1), MS, 99 * MS] {
         assert!(too_short(lease).ends_with("the least is 100ms"), "{}", too_short(lease));

@@ -154,14 +154,14 @@ fn the_work_queue_example_processes_every_item() {
     }
 }
 
-/// The example promises one job for each tick if timers differ by less than `at_least`. A busy machine may
-/// exceed that, so each job reports its delay. A tick without a job must have found the lock of an earlier
-/// tick. A second job of a tick must have begun after the first job's `at_least`.
+/// On a busy machine the processes' timers may differ by more than `at_least`. So a tick may have no job, if
+/// a late job of an earlier tick still had the lock, and may have a second job at least `at_least` after the
+/// tick. Each job reports its delay.
 #[test]
 fn the_job_example_runs_one_job_per_tick() {
     const TICK: i64 = 500;
     const AT_LEAST: i64 = TICK * 3 / 4;
-    // Milliseconds: times are rounded, and the example sleeps by another clock than that of the ticks.
+    // The tolerance in ms: times are rounded, and the example sleeps by another clock than that of the ticks.
     const ROUNDING: i64 = 5;
     for output in outputs("nightly_job", &[&TICK.to_string()]) {
         let job = |line: &&str| {
@@ -194,7 +194,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // The program's name may stand here, once its client has a directory entry.
+                // Before this text stands the program's name, if its client has a directory entry.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",
@@ -219,7 +219,7 @@ fn the_ticket_example_serves_customers_in_order_of_arrival() {
     }
 }
 
-/// A server that answers requests until Ctrl-C.
+/// A running example that answers HTTP requests. `drop` kills it.
 struct Service(Child);
 
 impl Drop for Service {
@@ -269,7 +269,7 @@ test_on!(the_service_example_sells_and_shuts_down_cleanly, RedisServer::start_de
 
 #[cfg(feature = "metrics")]
 #[test]
-fn the_metrics_example_is_scraped_and_names_no_lock() {
+fn the_metrics_example_is_scraped_and_shows_no_lock_name() {
     let server = RedisServer::start_default();
     let urls = std::iter::once(None).chain(server.as_ref().map(|server| Some(server.url())));
     for url in urls {
@@ -325,7 +325,7 @@ fn the_metrics_example_is_scraped_and_names_no_lock() {
 }
 
 #[test]
-fn no_example_is_left_out() {
+fn every_example_has_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
     let entries = std::fs::read_dir(root.join("examples")).unwrap();

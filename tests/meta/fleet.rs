@@ -1,6 +1,6 @@
-//! The rules of `docs/operating/alerts.yml` over two hours of a fleet with all documented uses. Without a
-//! fault no alert fires, and each fault fires only its own alert. The test in `cli`
-//! `metrics_of_serve_distinguish_leaders_permits_and_locks` shows that `leasehold serve` really sends these
+//! `promtool` runs the rules of `docs/operating/alerts.yml` over two simulated hours of a fleet with all
+//! documented uses. Without a fault no alert fires, and each fault fires only its own alert. The test
+//! `metrics_of_serve_distinguish_leaders_permits_and_locks` in `cli` shows that `leasehold serve` sends these
 //! series.
 
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! The list of `./check sabotage`, which the gate does not run. Each mutation, and each *hook* (a change that
-//! lets the copy switch mutations), must have one place in the sources.
+//! `./check sabotage` makes a copy of the library with mutations (deliberate faults), and with *hooks*, which
+//! switch the mutations on. The text of each mutation and each hook must stand at one place of the sources.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,8 @@ mod list;
 type Result<T> = std::result::Result<T, String>;
 
 /// The reasons why mutations cannot be made. One copy of a Rust file contains all its mutations, each behind
-/// a switch, and the longest is made first. A shorter mutation may lie within a longer one, but not across
-/// its border.
+/// a switch. The longest is made first, because a shorter mutation may lie within a longer one, but not
+/// across its border.
 fn misplaced(mutations: &[Mutation], source: impl Fn(&str) -> String) -> Vec<String> {
     let (mut texts, mut misplaced) = (BTreeMap::new(), Vec::new());
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();
@@ -113,7 +113,7 @@ fn has(sources: &str, filter: &str) -> bool {
 
 /// A filter with a test's former name would run no test, and so catch no mutation.
 #[test]
-fn each_test_filter_of_gate_and_mutations_matches_a_test() {
+fn each_test_filter_of_suites_and_mutations_matches_a_test() {
     let mutations = list::read(&root().join("tests/sabotage/mutations")).unwrap();
     let suites = mutations.iter().filter(|one| one.equivalent.is_none()).map(|one| &one.suite);
     let of_mutations = suites.map(|suite| (&*suite.program, suite.tests.join(" ")));

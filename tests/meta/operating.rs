@@ -35,7 +35,7 @@ fn registered() -> BTreeSet<String> {
 }
 
 #[test]
-fn pages_rules_and_dashboard_name_real_metrics() {
+fn docs_and_alert_rules_name_only_existing_metrics() {
     let registered = registered();
     for name in ["docs/operating.md", "docs/operating/alerts.yml", "docs/operating/dashboard.json"] {
         let text = page(name);
@@ -59,7 +59,6 @@ fn the_dashboard_shows_the_metrics_of_leasehold_serve() {
     }
 }
 
-// Prometheus's own tool reads the configuration and its rules: their fields, expressions and time spans.
 test_on!(prometheus_loads_the_scrape_configuration, crate::alerts::promtool(), |promtool| {
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating/prometheus.yml");
     let output = std::process::Command::new(promtool).args(["check", "config"]).arg(config).output().unwrap();
@@ -69,7 +68,7 @@ test_on!(prometheus_loads_the_scrape_configuration, crate::alerts::promtool(), |
 });
 
 #[test]
-fn each_alerts_runbook_link_leads_to_a_paragraph() {
+fn each_alert_links_to_a_paragraph_of_the_operating_page() {
     let operating = page("docs/operating.md");
     let headings = operating.lines().filter_map(|line| line.strip_prefix("### "));
     let anchors: BTreeSet<String> = headings.map(|text| text.to_lowercase().replace(' ', "-")).collect();

@@ -12,7 +12,7 @@ use crate::support::prelude::*;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 
-test_on!(each_command_printed_on_a_page_gets_its_printed_answer, RedisServer::start_default(), |server| {
+test_on!(each_command_of_the_setnx_page_gets_its_printed_answer, RedisServer::start_default(), |server| {
     let mut people = HashMap::new();
     let mut commands = 0;
     for step in ROAD.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
@@ -87,7 +87,7 @@ impl Pair<'_> {
         channels.unwrap().is_empty()
     }
 
-    /// Runs `wait` on another thread. Runs `wake` once `wait` listens or has failed to listen.
+    /// Runs `wait` on another thread, and `wake` once `wait` listens, has ended, or 300 ms have passed.
     fn woken<T: Send>(
         &self,
         wait: impl FnOnce() -> Result<T> + Send,
@@ -112,10 +112,10 @@ fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }
 
-/// Makes all calls for which the page has this user, so that the client sends every request they need.
+/// Makes the calls for which the page defines this user, so that the client needs each of the user's rights.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // As if Java had moved this counter beyond the clock: the next token then comes from the counter.
+    // The counter is ahead of the clock, as Java can set it, so the next token is the counter's next value.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
@@ -237,7 +237,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // These objects are as Java makes them, but the owner in the first looks like one of ours.
+            // Keys that an inspection reads: a read lock, our queue, Redisson's queue, and a semaphore.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],
@@ -264,13 +264,13 @@ test_on!(each_lock_kind_needs_exactly_its_documented_redis_rights, RedisServer::
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // If the format number were missing, the client would try to write it without the right.
+        // Without this key the client would try to write it, for which the user has no right.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
-            // The client unsubscribes, which needs a right too, some time after its last listener has gone.
+            // The client unsubscribes some time later, which needs a right too, so the test waits for that.
             let _over = eventually(crate::support::LONG, || pair.nobody_listens() || refused().is_some());
             outcome
         })

@@ -52,7 +52,7 @@ fn measured_processor_waits_never_exceed_the_elapsed_time() {
 }
 
 #[test]
-fn only_stalls_within_a_measured_span_count() {
+fn stalls_outside_the_measured_span_are_not_counted() {
     let begun = now();
     let ms = Duration::from_millis;
     let lost =

@@ -150,7 +150,7 @@ fn each_documented_misuse_is_reported_as_the_page_says() {
         }
         if let Some(lint) = trap.lint().filter(|_| !trap.is_on_by_default()) {
             let text = said(compiler, &trap.code, Some(lint), &asked);
-            // The compiler prints a lint that its command line names with hyphens.
+            // The compiler prints a lint's name with hyphens if the command line has the lint.
             let hyphened = text.replace('-', "_");
             assert!(hyphened.contains(lint), "{}: not told by {lint}\n{text}", trap.code);
             let is_named = section.contains(&format!("{} = \"warn\"", lint.trim_start_matches("clippy::")));

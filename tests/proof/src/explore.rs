@@ -15,7 +15,7 @@ pub trait World: Clone {
     /// What is wrong in this state; `None` if nothing is.
     fn wrong(&self) -> Option<String>;
 
-    /// A text that identifies this state. States that differ only in the present time have one text.
+    /// A text that identifies this state. States that differ only in the present time have the same text.
     fn key(&self) -> String;
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// The time after which Redisson removes a waiter from a fair lock's queue. No world lasts so long.
+/// The time after which Redisson removes a waiter from a fair lock's queue. No exploration lasts so long.
 const WAIT_MS: u64 = 10_000;
 /// How long Redis keeps the outcome of a Redisson release, in a key of its own.
 const LASTS_MS: u64 = 5000;
@@ -38,9 +38,9 @@ pub enum Verb {
     Leave,
     /// Deletes the key that has a release's outcome.
     Forget,
-    /// Takes a free fair lock without waiting. No client in a world does so.
+    /// Takes a free fair lock without waiting. No exploration has this request.
     Try,
-    /// Frees the lock, whoever holds it. No client in a world does so.
+    /// Frees the lock, whoever holds it. No exploration has this request.
     Force,
 }
 
@@ -87,7 +87,7 @@ pub fn unlock_id(unlock: u8) -> String {
 }
 
 impl Part {
-    /// The part that an owner takes of a lock of this kind: of a read-write lock, the read or the write lock.
+    /// The lock of Redisson that an owner acquires: for a read-write lock, its read lock or its write lock.
     ///
     /// # Panics
     ///
@@ -108,7 +108,7 @@ impl Part {
 impl Foreign {
     /// # Panics
     ///
-    /// If no test overheard the request.
+    /// If no test has recorded the request.
     #[must_use]
     pub fn request(&self, part: Part, verb: Verb, filling: &Filling) -> Call {
         let template =

@@ -12,7 +12,8 @@ const LOCK: &str = "{l}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Acquires or re-enters the lock, so that the owner has this hold count. `Turn` is the queue mode.
+    /// Acquires or re-enters the lock, so that the owner has this hold count. `Turn` says how the attempt
+    /// treats the queue of waiting clients.
     Acquire(u8, Turn),
     Renew,
     /// Releases levels until this number is left.
@@ -83,7 +84,7 @@ pub fn client_id(client: usize) -> String {
     format!("00000000-0000-{version}000-8000-00000000000{client}")
 }
 
-/// A thread of a client, and its owner number, which is new after a request that may still arrive.
+/// A thread of a client, and its owner number, which changes after a request whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Who {
     pub owner: usize,
@@ -112,7 +113,7 @@ fn request(who: &Who) -> String {
 }
 
 impl Kind {
-    /// Creates the keys that the world begins with: a semaphore's permits.
+    /// Creates the keys that must exist before the first step: a semaphore's permits.
     pub fn prepare(self, server: &mut Server) {
         if let Kind::Semaphore(permits) = self {
             server.call(&texts(&["set", LOCK, &permits.to_string()]));
@@ -331,7 +332,7 @@ impl Kind {
             (Op::Acquire(..), "queued") => {
                 let is_first = rest.get(2).and_then(text).as_deref() == Some("first");
                 let why = match rest.get(1).and_then(text).as_deref() {
-                    // If the last reader to release is Redisson's, its release does not notify our queue. So
+                    // The last release may be that of a Redisson reader, which does not notify our queue. So
                     // the first waiter also listens to all releases: in the library after 25 ms
                     // (`ReleaseWatch`), in this model at once.
                     Some("soon") if is_first && self == Kind::ReadWrite => Why::Foreign,
@@ -372,8 +373,8 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether all calls still work for a user who may not run this command, because scripts need it only for
-    /// the wait queue, to read holders' names, or to wake waiters.
+    /// Whether all calls still work for a user who may not run this command: the scripts then do without the
+    /// wait queue, the names of holders, or the waking of waiters.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
         let for_line = ["zadd", "zcard", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
@@ -420,7 +421,7 @@ impl Kind {
         let is_absent = Kind::is_free(server);
         match self {
             Kind::Plain | Kind::Fenced => {
-                // Redisson ignores reservations.
+                // Redisson ignores our reservation of a free lock for the next waiter.
                 is_absent && (who.is_foreign() || !server.keys.contains_key("leasehold_lock_next:{l}"))
             }
             Kind::Fair => {
@@ -431,8 +432,8 @@ impl Kind {
                 is_absent
                     && match value("redisson_lock_queue:{l}") {
                         Some(Value::List(queue)) => queue.front() == Some(&who.id()),
-                        // Redisson may have removed a living waiter from the queue. The waiter may still
-                        // acquire while its heartbeat remains.
+                        // Redisson can remove a living waiter from the queue. While its heartbeat remains,
+                        // the waiter can still acquire.
                         _ => match value("leasehold_lock_heartbeat:{l}") {
                             Some(Value::Sorted(heartbeats)) => {
                                 heartbeats.iter().any(lives) || who.is_foreign()
@@ -443,7 +444,7 @@ impl Kind {
             }
             Kind::ReadWrite => {
                 let reads = Kind::reads(who);
-                // Redisson ignores reservations and the turns of readers and writers.
+                // Redisson ignores our reservations, and our turns of readers and writers.
                 if who.is_foreign() {
                     return is_absent || reads && is_read(server);
                 }

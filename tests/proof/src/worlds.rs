@@ -1,4 +1,4 @@
-//! The worlds that each kind of lock is explored in.
+//! The worlds (clients, a server, and what may happen to them) in which each kind of lock is explored.
 
 use crate::explore::{Explored, explore};
 use crate::foreign::Foreign;
@@ -149,8 +149,8 @@ pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits), 5_000_000)
 }
 
-/// The worlds with Redisson for a kind. An item has a text that says whether Redisson reads or writes, the
-/// world, and its limits. Owners with even indexes read, so Redisson's place in `limits.owners` decides that.
+/// The worlds with Redisson for a kind. Each item is a text (for a read-write lock: whether Redisson reads or
+/// writes), a world, and its limits. Owners with even indexes read, so Redisson's place in `owners` decides.
 pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static Described, Limits)> {
     let orders = move |world: &'static Described| {
         let last = world.limits.owners;

@@ -57,7 +57,7 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// How many of the smallest worlds without Redisson must find no mutant: each mutant must need Redisson.
+/// In this many of the smallest worlds without Redisson no mutant may be found, as each must need Redisson.
 const WORLDS_ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
@@ -95,7 +95,7 @@ fn all_invariants_hold_beside_redisson() {
 }
 
 #[test]
-fn each_mutated_script_is_found_only_in_worlds_with_redisson() {
+fn each_mutated_script_fails_only_in_worlds_with_redisson() {
     let Some(foreign) = overhear::redisson() else { return };
     let find = |change: Change| {
         let [file, kind, words] = change.head();
@@ -241,6 +241,6 @@ fn the_server_model_answers_redisson_as_redis_does() {
         }
     }
     println!("{SEQUENCES} sequences of {LENGTH} requests, {} sorts of answers", answers.len());
-    // At least six requests were answered in a second way too (busy, not held), not only in the usual one.
+    // Beside the usual answer of each request, at least six others must have come (busy, not held).
     assert!(answers.len() >= foreign.requests.len() + 6, "{answers:#?}");
 }

@@ -1,5 +1,5 @@
 //! Renewals in batches: each request has its own deadline, and the leases that end first go first
-//! (docs/decisions/0022-renewals-in-order.md). A server that answers each request in time loses no hold.
+//! (docs/decisions/0022-renewals-in-order.md). If the server answers each request in time, no hold is lost.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -75,7 +75,7 @@ impl World for Batch {
                     next.left[at] = LEASE - age;
                     next.batch.0 = (at + 1) % HOLDS;
                 } else {
-                    // An unanswered renewal is abandoned together with its batch, and sent again.
+                    // A renewal that is answered too late is sent again, with its whole batch.
                     next.batch.0 = 0;
                 }
                 if next.batch.0 == 0 || self.broken != ONE_DEADLINE {

@@ -72,7 +72,7 @@ enum Action {
     /// The client stops waiting for a server's answer.
     GivesUp(usize, usize),
     Count(usize),
-    /// The client's release reaches all servers. If a server is named, it gets the release late.
+    /// The client's release reaches all servers, except that a named server gets it late.
     Release(usize, Option<usize>),
     Late,
     Tick,

@@ -41,7 +41,7 @@ enum Vote {
 
 /// What the holder knows about its hold on a server. `Counts`: the holder counts a vote of this server.
 /// `Asked`: a request to restore the hold, with this lease, is on its way. `InDoubt`: such a request may
-/// succeed after the hold's end.
+/// succeed after the hold's end, so the holder cleans up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
@@ -83,7 +83,7 @@ struct GivenBack {
     /// Whether the holder counted a renewal's votes, and must check next whether it has released the lock.
     must_look: bool,
     other: Tries,
-    /// A request to restore the hold that nobody waits for: its server, and the lease that it would set.
+    /// A late request to restore the hold, whose answer nobody awaits: its server, and the lease to set.
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
@@ -248,7 +248,7 @@ impl World for GivenBack {
         if self.is_released {
             return all;
         }
-        // A server that refuses changes nothing, so only free servers matter.
+        // A server that refuses the other client changes nothing, so that client asks only free servers.
         let is_free = |at: &usize| self.servers[*at].is_none();
         match &self.other {
             Tries::Not => all.extend((0..SERVERS).filter(is_free).map(Action::OtherAsks)),

@@ -1,6 +1,6 @@
-//! A name that moves between a ring's nodes. A process asks each earlier node before a grant. A node's mark
-//! is the newest epoch (version of the ring) that it knows, and the node refuses older ones
-//! (docs/decisions/0013-a-ring-of-servers.md).
+//! A new list of a ring's nodes can move a name to another node. Before a grant, a process also asks the
+//! name's former nodes. A node's mark is the newest epoch (number of a list) that it knows; the node refuses
+//! older ones (docs/decisions/0013-a-ring-of-servers.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -103,7 +103,7 @@ impl World for Ring {
         let mut all = Vec::new();
         for process in 0..NODES {
             match self.processes[process] {
-                // The processes introduce their lists one after the other.
+                // The processes join one after the other, each with a newer list of nodes.
                 _ if !self.joined[process] => {
                     if process == 0 || self.joined[process - 1] {
                         all.push(Action::Join(process));

@@ -100,7 +100,7 @@ struct Owner {
     heard: bool,
     is_next: bool,
     standby: bool,
-    /// Whether a request under the owner's number may still arrive, so that the next cycle needs a new one.
+    /// Whether a request under the owner's number may still arrive, so the next cycle needs a new number.
     is_spent: bool,
     /// Whether the server lost this owner's hold with its data.
     is_void: bool,
@@ -156,8 +156,8 @@ pub struct World<'a> {
     owners: Vec<Owner>,
     requests: Vec<Request>,
     last_fence: u64,
-    /// Whether nothing has happened that excuses a forgotten waiter or a wrong hold count: a lost or late
-    /// request, an expired hold, lost data, a killed client that did more than wait, a refused command.
+    /// Whether nothing has happened that excuses a forgotten waiter or a wrong hold count, such as a lost or
+    /// late request, an expired hold, lost data, a killed client that did more than wait, a refused command.
     is_calm: bool,
     /// Whether no process was killed, no data were lost, and no command is refused.
     is_whole: bool,
@@ -286,7 +286,7 @@ impl<'a> World<'a> {
         (owner.has_asked, owner.own_turn, owner.releases) = (false, false, false);
         (owner.heard, owner.is_next, owner.standby, owner.is_void) = (false, false, false, false);
         if owner.who.is_foreign() {
-            // A thread of Redisson cannot change its owner id, so it stops for good.
+            // A thread of Redisson cannot change its owner id, so it stops instead of taking a new number.
             owner.cycles *= u8::from(!gives_number_up);
             return;
         }
