@@ -214,7 +214,7 @@ fn an_observer_can_drop_the_outer_guard_during_a_reentry() {
     assert!(other.get_lock(NAME).try_lock().unwrap());
 }
 
-/// An observer that takes the guard in the first field, once it is there, and sends the result of its unlock.
+/// An observer that takes the guard from the first field, if any, and sends the result of its unlock.
 struct Unlocks(Arc<Mutex<Option<OwnedGuard>>>, Sender<Result<()>>);
 
 impl Observer for Unlocks {

@@ -246,7 +246,7 @@ test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
-        // The `try_lock` below reuses this acquire's lease, so it sends no request before its attempt.
+        // The `try_lock` below reuses this acquire's lease, so its only request is the attempt.
         lock.acquire().unwrap().unlock().unwrap();
         server.stop();
         let begun = now();
@@ -440,7 +440,7 @@ test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // A client checks for waiters ever more rarely: after this loop only each half second, so that a fast
+        // In this loop the client's checks for waiters become rarer, up to one each half second. So a fast
         // release below comes from the watch.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }

@@ -68,8 +68,8 @@ fn listing_many_locks_does_not_block_the_server() {
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // Half of the keys are no locks. A page of 500 costs a request, and one for each 50 locks in it: two and
-    // the locks / 50. The third is a reserve, as SCAN repeats keys while the server enlarges its table.
+    // Half of the keys are no locks. A page of 500 keys costs at most two requests, and one for each 50
+    // locks. The third `pages` is a reserve, as SCAN repeats keys while the server enlarges its table.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
     type Slow = (i64, i64, i64, Vec<String>, String, String);

@@ -79,7 +79,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| assert!(waiter.join().is_ok()));
     // If each release woke all clients, wake-ups alone would cause 136 attempts (16 + 15 + … + 1). The limit
-    // is five for each client, and its polls.
+    // is five attempts for each client, plus polls.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());

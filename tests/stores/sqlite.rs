@@ -159,7 +159,7 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     let other = options().build().unwrap();
     let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
     let filler = disk.fill();
-    // New names need space, and so does the log of changes.
+    // New names and the log of changes need space, so a try must fail soon.
     let mut failed = None;
     for number in 0..2_000 {
         let name = format!("{number}-{}", "x".repeat(20_000));

@@ -248,7 +248,7 @@ impl Scene {
                 return None;
             }
         }
-        // While clients wait in its queue, no new owner can acquire a fair lock, so `fresh` is not sent.
+        // While clients wait in a fair lock's queue, a new owner cannot get it, so `fresh` is not sent.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;
@@ -270,7 +270,8 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // This key has an expiry, because the scripts copy it to the key `OUT`, which must have one.
+                // This key expires, because the scripts give its expiry to the key `OUT`, which must have
+                // one.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

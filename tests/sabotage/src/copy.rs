@@ -67,7 +67,7 @@ impl std::ops::Deref for Text {
 pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathBuf> {
     let mut broken: BTreeMap<&str, String> = BTreeMap::new();
     let mut texts = String::from("static TEXTS: &[(usize, &str, &str, &str)] = &[\n");
-    // Longer mutations go first: a shorter one within their text would change it, so it would not be found.
+    // Longer mutations go first, since their text would not be found once a shorter one changed a part of it.
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();
     sorted.sort_by_key(|one| std::cmp::Reverse(one.old.len()));
     for one in sorted {
