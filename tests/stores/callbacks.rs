@@ -198,7 +198,7 @@ impl Observer for DropsOuter {
 }
 
 #[test]
-fn an_observer_may_drop_the_guard_that_is_reentered() {
+fn an_observer_can_drop_the_outer_guard_during_a_reentry() {
     let store = MemoryStore::new();
     let client = ClientBuilder::default().observer(DropsOuter).build_in_memory(&store).unwrap();
     let other = LockClient::in_memory_with(&store);
@@ -214,7 +214,7 @@ fn an_observer_may_drop_the_guard_that_is_reentered() {
     assert!(other.get_lock(NAME).try_lock().unwrap());
 }
 
-/// An observer that unlocks the given guard at the first event.
+/// An observer that takes the guard from the first field, if any, and sends the result of its unlock.
 struct Unlocks(Arc<Mutex<Option<OwnedGuard>>>, Sender<Result<()>>);
 
 impl Observer for Unlocks {
@@ -241,7 +241,7 @@ fn a_guard_that_an_observer_unlocks_is_released() {
 }
 
 #[test]
-fn an_observer_may_drop_its_leader() {
+fn dropping_a_leader_inside_an_observer_does_not_hang() {
     type Place = Arc<Mutex<Option<leasehold::Leader>>>;
     struct Drops(Place, Sender<()>, Receiver<()>);
     impl Observer for Drops {
@@ -269,7 +269,7 @@ fn an_observer_may_drop_its_leader() {
 
 #[cfg(feature = "metrics")]
 #[test]
-fn a_metrics_function_may_not_call_the_client() {
+fn client_calls_inside_a_metrics_function_are_refused() {
     let cell: Arc<OnceLock<LockClient>> = Arc::default();
     let (sender, asked) = unbounded();
     let metrics = leasehold::Metrics::new().group_names({

@@ -16,7 +16,7 @@ pub(crate) trait Rows {
     /// The values of a directory row's last columns, for a client that ended long ago.
     const EXPIRED: &'static str;
 
-    /// Runs the test on a file, or on a server that it shares with tests that do not disturb it.
+    /// Runs `test` on a new file, or on the server that tests share; without a server, skips it.
     fn with_one(test: impl FnOnce(&Self));
     fn builder(&self) -> ClientBuilder;
     /// Executes the statements. Returns the rows that they give, each value as text.
@@ -168,8 +168,8 @@ pub(crate) trait Database: Sized + Sync + 'static {
     ) -> bool;
     fn new_names(table: &str) -> Result<Self::Names>;
     fn create_names(names: &Self::Names, connection: &mut Self::Connection) -> Result<()>;
-    /// Whether the first use of a name also locks the gap beside its row, so that a neighbouring name's first
-    /// use waits.
+    /// Whether a transaction that waits for a name's row also locks the gap beside it, so that a neighbouring
+    /// name's first use waits.
     fn first_use_locks_neighbours(&self) -> bool;
     fn lock(
         names: &Self::Names,
@@ -217,7 +217,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
         self.end_sessions_of("admin");
     }
 
-    /// Locks these rows in a transaction of the connection that it returns.
+    /// Locks the only row of `rows` (a table and perhaps WHERE), in a transaction of the returned connection.
     fn lock_rows(&self, rows: &str) -> Self::Connection {
         let mut connection = self.connect();
         let locked = Self::ask_on(&mut connection, &format!("BEGIN; SELECT 1 FROM {rows} FOR UPDATE"));
@@ -357,7 +357,7 @@ on_databases!(a_held_lock_never_delays_a_lock_of_another_name, D::shared(), |ser
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 });
 
-on_databases!(a_transaction_delays_no_other_name_that_was_used_before, D::shared(), |server| {
+on_databases!(locks_in_transactions_delay_no_other_name_used_earlier, D::shared(), |server| {
     let names = server.names();
     for &advisory in D::ADVISORY {
         let tag = fresh("other");
@@ -392,7 +392,7 @@ on_databases!(a_transaction_delays_no_other_name_that_was_used_before, D::shared
     }
 });
 
-on_rows!(locks_work_without_a_table_of_clients, |server| {
+on_rows!(locks_work_after_the_directory_table_is_dropped, |server| {
     let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let held = client.get_lock("a").acquire().unwrap();
@@ -407,7 +407,7 @@ on_rows!(locks_work_without_a_table_of_clients, |server| {
     held.unlock().unwrap();
 });
 
-on_rows!(the_next_client_removes_killed_clients_from_the_directory, |server| {
+on_rows!(a_client_removes_killed_clients_from_the_directory, |server| {
     let client = server.builder().table("tidied").build().unwrap();
     let killed = "INSERT INTO tidied_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
     server.execute(&format!("{killed}{})", R::EXPIRED));
@@ -420,7 +420,7 @@ on_rows!(the_next_client_removes_killed_clients_from_the_directory, |server| {
     assert_eq!(server.count_rows("tidied_clients"), 0);
 });
 
-on_rows!(rows_name_holders_and_free_rows_are_swept, |server| {
+on_rows!(a_row_names_its_holder_and_sweep_deletes_free_rows, |server| {
     let client = server.builder().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
@@ -510,7 +510,7 @@ on_databases!(holds_are_renewed_although_the_connection_pool_is_exhausted, D::sh
     client.get_lock(&stuck).unlock().unwrap();
 });
 
-on_databases!(a_locked_row_delays_no_other_locks_renewal, D::shared(), |server| {
+on_databases!(a_locked_row_delays_no_renewal_of_another_lock, D::shared(), |server| {
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
     let names: Vec<_> = (0..8).map(|_| fresh("beside")).collect();
@@ -583,7 +583,7 @@ on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| 
 });
 
 // A session lock ends only with its session, so the server ends a session that was idle for the lease.
-on_databases!(a_session_ends_after_idling_for_its_lease, D::shared(), |server| {
+on_databases!(the_server_ends_a_session_that_idles_for_the_lease, D::shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let lock = client.get_lock(fresh("fixed"));
     let asked = now();
@@ -596,7 +596,7 @@ on_databases!(a_session_ends_after_idling_for_its_lease, D::shared(), |server| {
     rival.get_lock(lock.name()).unlock().unwrap();
 });
 
-on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
+on_databases!(a_lock_in_a_transaction_lasts_until_the_transaction_ends, D::shared(), |server| {
     let names = server.names_apart();
     for &advisory in D::ADVISORY {
         let (name, other) = (fresh("together"), fresh("other"));
@@ -735,7 +735,7 @@ on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server|
     }
 });
 
-on_databases!(several_connections_may_create_the_name_table_at_once, D::shared(), |server| {
+on_databases!(several_connections_can_create_the_name_table_at_once, D::shared(), |server| {
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
         let (names, connections) = (D::new_names(&table).unwrap(), (0..8).map(|_| server.connect()));
@@ -789,7 +789,7 @@ on_databases!(sessions_that_await_a_missing_replica_do_not_accumulate, D::start_
         most = most.max(server.sessions_of("app"));
     }
     server.await_replicas(false);
-    // The pool has two sessions. The client's other sessions renew, listen, or have an unknown outcome.
+    // Without a limit each try would leave a session. The pool has two, and others renew, listen or wait.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 });
@@ -846,7 +846,7 @@ on_databases!(exceeding_max_connections_fails_as_busy, D::start_with(D::FEW_CONN
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 });
 
-on_databases!(existing_tables_need_no_right_to_create, D::start(), |server| {
+on_databases!(with_existing_tables_a_user_needs_no_create_right, D::start(), |server| {
     server.make_user("few", "");
     server.execute(D::REVOKE_CREATE);
     let client = server.options_as("few").create_schema(true).build().unwrap();

@@ -1,5 +1,5 @@
-//! etcd beyond the contracts: members that are killed, stopped or cut off, leases that end early, lost
-//! quorums, users and TLS.
+//! Tests for etcd only: members that are killed, stopped or cut off, leases that end early, lost quorums,
+//! users and TLS.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -65,7 +65,7 @@ test_on!(a_restarted_member_still_has_the_lock, Etcd::start(), |mut server| {
     server.restart();
     guard.check().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    // If the restart still interrupts the watch, only the waiter's safety poll finds the release.
+    // If the restart still interrupts the watch, only a safety poll finds the release, within 1.2 s.
     let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
@@ -159,7 +159,7 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
     waiter.unwrap().returns_within(LONG);
 });
 
-test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster(3), |mut members| {
+test_on!(holds_survive_a_killed_leader_but_not_a_lost_majority, Etcd::start_cluster(3), |mut members| {
     let url = url_of(&members);
     let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).retry_timeout(ms(1_500));
     let (holder, other) = (options().build().unwrap(), options().build().unwrap());
@@ -199,7 +199,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
     );
-    // The retry time-out begins after the first failed attempt. The last one may begin just before its end.
+    // The first attempt, the retry time-out, and an attempt that begins just before that time-out ends.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "the call took {:?}", begun.elapsed());
     // A member without a leader ends the watch, so the client learns that wake-ups are missing.
@@ -246,7 +246,7 @@ test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
-        // The second acquire reuses the first one's lease, so only the acquire itself gets no answer.
+        // The `try_lock` below reuses this acquire's lease, so its only request is the attempt.
         lock.acquire().unwrap().unlock().unwrap();
         server.stop();
         let begun = now();
@@ -386,7 +386,7 @@ test_on!(etcd_works_over_tls_and_impostors_are_refused, Etcd::start_tls(), |serv
     }
 });
 
-test_on!(a_clients_directory_entry_in_etcd_is_temporary_and_no_lock, Etcd::start(), |server| {
+test_on!(etcd_directory_entries_expire_and_are_not_listed_as_locks, Etcd::start(), |server| {
     let client = LockClient::builder().url(url_of(std::slice::from_ref(&server))).build().unwrap();
     let held = client.get_lock("a").acquire().unwrap();
     comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));
@@ -427,7 +427,7 @@ test_on!(nested_prefixes_do_not_interfere, Etcd::start(), |server| {
     fails(at("app/%25/x"), ErrorKind::InvalidInput);
 });
 
-// One watch covers all of these locks. The contracts test the watch on a single lock.
+// One watch of the client covers all of these locks.
 test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();
@@ -440,7 +440,7 @@ test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // A client checks for waiters ever more rarely: after this loop only each half second, so that a fast
+        // In this loop the client's checks for waiters become rarer, up to one each half second. So a fast
         // release below comes from the watch.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }

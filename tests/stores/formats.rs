@@ -76,7 +76,7 @@ fn are_empty(servers: &[RedisServer]) {
 }
 
 // If one server has another format, the client writes to none, since another version may use them all.
-test_on!(every_servers_data_format_is_read_before_any_is_written, default_server(), |binary| {
+test_on!(no_server_is_written_before_all_data_formats_are_read, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
     let ring = || {
@@ -101,7 +101,7 @@ test_on!(every_servers_data_format_is_read_before_any_is_written, default_server
     }
 });
 
-test_on!(a_returning_servers_data_format_is_checked, default_server(), |binary| {
+test_on!(the_data_format_of_a_returning_server_is_checked, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, servers[2].port()));
     let url =
@@ -163,7 +163,7 @@ on_databases!(a_client_refuses_a_database_with_another_data_format, D::start(), 
     let build = || server.options().build();
     let comment = |text: &str| server.execute(&format!("{} '{text}'", D::COMMENT));
     keeps_to_the_format(build, comment);
-    // The refused client must not create these tables again.
+    // The test drops these tables; the refused client must not create them again.
     let beside = || D::TABLES.iter().filter(|table| table.starts_with("leasehold_locks_"));
     beside().for_each(|table| server.execute(&format!("DROP TABLE {table}")));
     comment("leasehold format 2");

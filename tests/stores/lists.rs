@@ -68,8 +68,8 @@ fn listing_many_locks_does_not_block_the_server() {
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // Half of the keys are no locks. The client reads pages of 500 keys, and inspects up to 50 locks at once.
-    // SCAN returns some keys twice while the server enlarges its table.
+    // Half of the keys are no locks. A page of 500 keys costs at most two requests, and one for each 50
+    // locks. The third `pages` is a reserve, as SCAN repeats keys while the server enlarges its table.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
     type Slow = (i64, i64, i64, Vec<String>, String, String);
@@ -82,7 +82,7 @@ fn listing_many_locks_does_not_block_the_server() {
          with the machine's stalls {with_stalls:?}",
         waited.len(),
     );
-    // Neither a SCAN nor 50 inspections should block the server for longer than 5 ms.
+    // The server runs up to 50 inspections together: 100 us each are 5 ms. A SCAN may take half of that.
     assert_median(&server, &slow, "scan", 2_500);
     assert_median(&server, &slow, "evalsha", 100);
     assert!(slow.iter().filter(|(_, took)| *took > 5_000).count() < (LOCKS / 100) as usize, "{slow:?}");
@@ -166,7 +166,7 @@ test_on!(lists_work_for_users_without_getrange_and_hscan, RedisServer::start_def
     guard.unlock().unwrap();
 });
 
-test_on!(malformed_client_entries_of_other_programs_harm_no_list, RedisServer::start_default(), |server| {
+test_on!(malformed_directory_entries_break_no_listing_of_clients, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
     let whole = "host=h\\1b;[31m\npid=7\nlease_ms=30000\nnew=[1.5]\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n";

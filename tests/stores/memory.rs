@@ -121,7 +121,7 @@ fn a_guard_is_lost_one_percent_before_its_lease_ends() {
 
 /// In the lease's last percent the client counts the hold as lost, but the store still has it until `unlock`.
 #[test]
-fn unlocking_in_the_leases_last_percent_frees_the_lock() {
+fn unlocking_just_before_the_lease_ends_frees_the_lock() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     client.get_lock("a").lock_with_lease(secs(10)).unwrap();
@@ -189,7 +189,7 @@ fn a_renewal_notices_a_forced_release() {
 }
 
 #[test]
-fn a_multi_locks_lease_counts_from_its_last_grant() {
+fn a_multi_lock_counts_its_lease_from_the_last_grant() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let multi = client.get_multi_lock([client.get_lock("a"), client.get_lock("b"), client.get_lock("c")]);
@@ -198,7 +198,7 @@ fn a_multi_locks_lease_counts_from_its_last_grant() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // While the multi-lock waits for `b`, its hold of `a` is renewed, for no longer than the lease.
+    // While the multi-lock waits for `b`, the client renews its hold of `a`, each time for at most the lease.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());

@@ -80,7 +80,7 @@ fn a_request_with_a_lost_answer_was_carried_out() {
 }
 
 #[test]
-fn a_failed_requests_event_says_whether_the_outcome_is_unknown() {
+fn the_event_of_a_failed_request_shows_an_unknown_outcome() {
     let (observer, requests) = observe(|event| match event {
         Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
         _ => None,
@@ -189,7 +189,7 @@ fn a_slow_answer_takes_real_time_on_the_system_clock() {
 }
 
 #[test]
-fn a_forgotten_lock_keeps_its_token_counter_and_notifies_nobody() {
+fn forgetting_a_lock_keeps_its_token_counter_and_notifies_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));
@@ -227,7 +227,7 @@ fn a_paused_client_neither_renews_nor_reports_a_loss() {
 }
 
 #[test]
-fn a_paused_leaders_term_is_none_after_its_lease() {
+fn a_paused_leader_has_no_term_after_its_lease() {
     let (clock, store) = place();
     let client = client(&store);
     let leader = client.leader("a").unwrap();
@@ -256,7 +256,7 @@ fn a_pause_shorter_than_the_lease_loses_no_hold() {
 }
 
 #[test]
-fn pausing_or_failing_another_stores_client_is_refused() {
+fn pausing_or_failing_a_client_of_another_store_is_refused() {
     let (_, store) = place();
     let elsewhere = LockClient::in_memory();
     let refused: [Error; 2] = [
@@ -267,7 +267,7 @@ fn pausing_or_failing_another_stores_client_is_refused() {
 }
 
 #[test]
-fn with_lock_returns_the_works_result_although_the_release_failed() {
+fn with_lock_returns_the_result_even_if_the_release_fails() {
     for fault in FAULTS {
         let (_clock, store) = place();
         let (observer, failed) = observe(|event| match event {

@@ -140,7 +140,7 @@ impl Observer for Doorkeeper {
 }
 
 #[test]
-fn a_thread_counts_as_a_waiter_once_it_sleeps() {
+fn a_thread_counts_as_a_waiter_only_when_it_sleeps() {
     let ((waits, has_come), (go_on, let_in)) = (bounded(1), bounded(1));
     let builder = LockClient::builder().observer(Doorkeeper(waits, let_in));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();

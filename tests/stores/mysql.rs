@@ -1,5 +1,5 @@
-//! MySQL and MariaDB beyond the contracts: restarts, killed connections, query plans, permissions,
-//! `GET_LOCK`, and locks in the caller's transaction.
+//! Tests for MySQL and MariaDB only: restarts, killed connections, query plans, permissions, `GET_LOCK`, and
+//! locks in the caller's transaction.
 
 use leasehold::Result;
 use leasehold::mysql::{NameTable, TxLock};
@@ -114,7 +114,6 @@ impl Database for MysqlServer {
         transaction.commit().unwrap();
         true
     }
-    /// MySQL also locks the gap before a row that a transaction awaits; MariaDB does not.
     fn first_use_locks_neighbours(&self) -> bool {
         let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
         !version.contains("MariaDB")
@@ -275,7 +274,7 @@ test_on!(a_session_lock_without_answers_lasts_until_its_window_ends, MysqlServer
 
 // With `innodb-rollback-on-timeout`, a wait that times out ends the whole transaction.
 #[test]
-fn a_timed_out_wait_can_lose_the_transactions_earlier_locks() {
+fn a_timed_out_wait_can_end_the_whole_transaction() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());

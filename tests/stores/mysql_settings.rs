@@ -11,7 +11,7 @@ fn at(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
 }
 
-/// Runs each kind of statement once, as a user with the documented permissions.
+/// Makes calls of most sorts with two clients of `url`.
 fn uses(url: &str) {
     let [client, rival] = [(); 2].map(|()| at(url).build().unwrap());
     for name in ["a", "b"] {

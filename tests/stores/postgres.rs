@@ -1,5 +1,5 @@
-//! PostgreSQL beyond the contracts: restarts, ended sessions, query plans, advisory locks, and
-//! locks in the caller's transaction.
+//! Tests for PostgreSQL only: restarts, ended sessions, query plans, advisory locks, and locks in the
+//! caller's transaction.
 
 use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
@@ -142,7 +142,7 @@ impl Database for PostgresServer {
 
 // A transaction has locked the killed client's expired entry. A client that would remove this entry must not
 // wait for it before writing its own.
-test_on!(a_killed_clients_locked_entry_blocks_no_other_directory_entry, PostgresServer::shared(), |server| {
+test_on!(a_locked_expired_directory_entry_blocks_no_other_entry, PostgresServer::shared(), |server| {
     let client = server.options().table("kept_out").build().unwrap();
     let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
     server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));

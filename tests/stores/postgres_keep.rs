@@ -57,7 +57,8 @@ test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::st
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // Another thread forces the release, because a thread that lost a hold changes its owner number.
+        // Another thread locks, because this thread may get a new owner number when it notices its lost hold.
+        // Under that number it could not unlock `theirs`.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes(&theirs));
@@ -76,7 +77,7 @@ test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::st
     assert!(keeper(&name, &mut admin).is_some());
 });
 
-test_on!(a_cached_locks_holder_is_recalled_once_for_many_waiters, PostgresServer::start(), |server| {
+test_on!(many_waiters_send_one_recall_for_a_cached_lock, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = cached_by(&client, "once", &mut admin);
     lock.lock().unwrap();
@@ -151,7 +152,7 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
 });
 
 // The row gets the channel for recalls only if the owner is current and no other transaction locks the row.
-test_on!(only_the_current_owners_lock_row_is_marked_for_recall, PostgresServer::start(), |server| {
+test_on!(only_the_current_owner_writes_its_recall_channel, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");
     let guard = client.get_lock(name).acquire_owned().unwrap();

@@ -54,7 +54,7 @@ pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 
 #[test]
 fn a_release_wakes_exactly_one_waiting_client() {
-    // Only the log shows all statements: the sessions that release locks also write directory entries.
+    // Only the log shows each release: a session may send a directory entry after it.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());
@@ -78,8 +78,8 @@ fn a_release_wakes_exactly_one_waiting_client() {
     await_queued(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| assert!(waiter.join().is_ok()));
-    // A client needs at most five attempts, and polls add some. If each release woke all clients, wake-ups
-    // alone would cause 136 attempts (16 + 15 + … + 1).
+    // If each release woke all clients, wake-ups alone would cause 136 attempts (16 + 15 + … + 1). The limit
+    // is five attempts for each client, plus polls.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
@@ -87,7 +87,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
 }
 
 // A client `dead-…` is notified but has stopped. The client `silent` is skipped, as it last asked 10 s ago.
-test_on!(a_notified_client_that_stays_away_delays_nobody, shared(), |server| {
+test_on!(a_notified_client_that_stays_away_blocks_no_other_client, shared(), |server| {
     watch_for_stalls();
     let name = fresh("dead");
     let mut admin = server.admin();
@@ -155,7 +155,7 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     assert!(row.get::<_, Option<i64>>(0).is_some());
 }
 
-test_on!(a_token_locks_release_wakes_its_waiter, shared(), |server| {
+test_on!(releasing_a_token_lock_wakes_its_waiter, shared(), |server| {
     watch_for_stalls();
     let (name, holder, waiter) = (fresh("token"), server.client(), server.client());
     let held = holder.get_token_lock(&name);
@@ -365,7 +365,7 @@ test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     }
 });
 
-// The client and the release do not see each other, so the client's request waits for the release's commit.
+// The client's request writes to the lock's row, so it waits for the release, which cannot see the client.
 test_on!(a_client_joining_during_a_release_gets_the_lock, shared(), |server| {
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);
@@ -401,7 +401,7 @@ test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {
     other.batch_execute("COMMIT").unwrap();
 });
 
-test_on!(locks_are_released_without_the_queues_table, PostgresServer::start(), |server| {
+test_on!(locks_are_released_without_the_wait_queue_table, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     let watcher = server.client();
     server.make_user("few", "");

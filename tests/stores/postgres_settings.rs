@@ -175,7 +175,7 @@ test_on!(an_idle_session_limit_does_not_interrupt_wake_ups, PostgresServer::shar
     });
 });
 
-/// A pooler that answers requests with an error that ends the session, as many as the returned counter says.
+/// A pooler. The returned counter says how many more requests get an error that ends their session.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
     let fatal = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&fatal);

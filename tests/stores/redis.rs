@@ -4,7 +4,7 @@ use leasehold::fencing;
 
 use crate::support::prelude::*;
 
-test_on!(a_lazy_client_may_start_before_its_server, RedisServer::start_default(), |mut server| {
+test_on!(a_lazy_client_can_start_before_its_server, RedisServer::start_default(), |mut server| {
     server.kill();
     let quick = LockClient::builder().url(server.url()).retry_timeout(Duration::ZERO);
     let client = quick.connect_lazily().build().unwrap();

@@ -108,7 +108,7 @@ impl Refusing<'_> {
 
 // Each user `without_…` loses one right, before or after its client connects. The user `unlisted` has no
 // right to the directory of clients, which no lock needs.
-on_databases!(calls_without_a_right_fail_with_the_stores_text, D::start(), |server| {
+on_databases!(calls_lacking_a_right_fail_with_words_of_the_database, D::start(), |server| {
     let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|_| () };
     let as_user = |user: &str| server.options_as(user).build();
     server.execute("CREATE USER reader");
@@ -133,7 +133,7 @@ on_databases!(calls_without_a_right_fail_with_the_stores_text, D::start(), |serv
     assert!(store.refused("the directory", || as_user("unlisted")).is_empty());
 });
 
-test_on!(a_client_that_cannot_use_the_queues_table_is_refused, PostgresServer::start(), |server| {
+test_on!(a_client_without_rights_on_the_queue_table_is_refused, PostgresServer::start(), |server| {
     let few = || server.options_as("few").build();
     let words = "public.leasehold_locks_wait_queue";
     let store = Refusing { owner: server.client(), words, check: &|_| () };
@@ -146,7 +146,7 @@ test_on!(a_client_that_cannot_use_the_queues_table_is_refused, PostgresServer::s
     assert!(!few().unwrap().get_lock("a").is_locked().unwrap());
 });
 
-test_on!(calls_without_a_right_fail_with_the_stores_text_on_etcd, Etcd::start(), |server| {
+test_on!(calls_lacking_a_right_fail_with_words_of_etcd, Etcd::start(), |server| {
     server.demand_passwords(&[("app", "S3CR3T", "locks"), ("guest", "S3CR3T", "")]);
     let build = |user: &str, path: &str| {
         LockClient::builder().url(format!("etcd://{user}:S3CR3T@{}{path}", server.place())).build()
@@ -157,7 +157,7 @@ test_on!(calls_without_a_right_fail_with_the_stores_text_on_etcd, Etcd::start(),
     assert_eq!(store.refused("the prefix", || build("app", "/other")), ["connect"]);
 });
 
-test_on!(calls_without_a_right_fail_with_the_stores_text_on_zookeeper, ZooKeeper::start(CALM), |server| {
+test_on!(calls_lacking_a_right_fail_with_words_of_zookeeper, ZooKeeper::start(CALM), |server| {
     let build = |login: &str| LockClient::connect(format!("zk://{login}127.0.0.1:{}/private", server.port()));
     let words = "permission denied by the ACL";
     let store = Refusing { owner: build("me:S3CR3T@").unwrap(), words, check: &|_| () };
@@ -170,7 +170,7 @@ test_on!(calls_without_a_right_fail_with_the_stores_text_on_zookeeper, ZooKeeper
 
 // On SQLite the right is the file's mode, so each user is a process.
 #[test]
-fn calls_without_a_right_fail_with_the_stores_text_on_sqlite() {
+fn calls_lacking_a_right_fail_with_words_of_sqlite() {
     const NO_USERS: &str = "no other users: only root can be them";
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("644", &owner);
@@ -201,7 +201,7 @@ fn on_redis() -> [Vec<&'static str>; 2] {
 }
 
 #[test]
-fn calls_without_a_right_fail_with_the_stores_text_on_redis() {
+fn calls_lacking_a_right_fail_with_words_of_redis() {
     // A user without one of these commands may succeed with all calls that this test makes.
     const OPTIONAL: &str = "hkeys publish subscribe unsubscribe hget hdel zadd zcard zpopmin zrange zrem";
     let optional = |right: &str| OPTIONAL.split(' ').any(|command| command == &right[1..]);

@@ -75,7 +75,7 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
 
 // A session lock writes nothing that the old master would refuse, so only a renewal or the release notices
 // the switchover.
-on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(old, new, relay)| {
+on_databases!(session_locks_on_a_demoted_server_are_lost, two::<D>(), |(old, new, relay)| {
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
     let (client, rival) = (connect(), connect());
@@ -127,7 +127,7 @@ on_databases!(a_user_with_one_connection_loses_no_hold, D::start(), |server| {
 });
 
 // The server does not notice that the connection is cut, so it keeps the session's lock.
-on_databases!(a_cut_sessions_unlock_succeeds_only_after_the_server_confirms, D::start(), |server| {
+on_databases!(unlock_after_a_cut_succeeds_only_when_the_server_confirms, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
@@ -148,7 +148,7 @@ on_databases!(a_cut_sessions_unlock_succeeds_only_after_the_server_confirms, D::
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 });
 
-// 16 round trips of 150 ms each take less than half of the time in which a client must be built.
+// With 150 ms for each, 16 round trips take 2.4 s, less than the connect time-out (3 s).
 on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     server.make_user("app", "");
     // A round trip begins when the client sends something after an answer, or for the first time.
@@ -172,9 +172,9 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// With a lease of 3 s, a write of the directory entry may take 0.5 s (a sixth), less than the driver's
-// time-out. The client must not open a connection with a shorter time-out for each write.
-on_databases!(a_clients_directory_entry_is_written_over_one_connection, D::start(), |server| {
+// For a write of its entry the client waits 0.5 s (a sixth of the lease), less than the driver's time-out. It
+// must not open a connection with a shorter time-out for each write.
+on_databases!(directory_entries_are_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());

@@ -132,9 +132,9 @@ fn provider(password: &Password) -> impl Fn(&str) -> Result<Credentials, std::io
     move |_| Ok(Credentials::new(password.lock().as_str()))
 }
 
-/// Two clients hold a lock and contend for another, while `rotate` changes the password from the first to the
-/// second and ends the user's connections. No client waits for a lease, loses a hold, or is refused.
-/// `LEASEHOLD_ROTATIONS` sets the number of rotations.
+/// Two clients hold a lock and contend for another, while `rotate(old, new)` changes the password and ends
+/// the user's connections. No client waits for a lease, loses a hold, or is refused. `LEASEHOLD_ROTATIONS`
+/// sets the number of rotations.
 #[track_caller]
 fn clients_use_new_passwords(
     options: &dyn Fn(&Password) -> ClientBuilder,

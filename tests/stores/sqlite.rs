@@ -1,4 +1,4 @@
-//! SQLite beyond the contracts: other processes, full disks, locked and replaced files, query plans.
+//! Tests for SQLite only: other processes, full disks, locked and replaced files, query plans.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row};
@@ -159,7 +159,7 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     let other = options().build().unwrap();
     let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
     let filler = disk.fill();
-    // New names need space, and so does the log of changes.
+    // New names and the log of changes need space, so a try must fail soon.
     let mut failed = None;
     for number in 0..2_000 {
         let name = format!("{number}-{}", "x".repeat(20_000));
@@ -272,7 +272,7 @@ impl File {
 /// SQLite keeps the log and its index beside the file to which the link leads.
 #[cfg(unix)]
 #[test]
-fn a_path_may_be_a_symbolic_link_to_the_file() {
+fn a_path_can_be_a_symbolic_link_to_the_file() {
     let file = File::new();
     let linked = programs::in_memory();
     let link = linked.path().join("link.db");
@@ -301,7 +301,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
 /// The first write in a container copies the image's file: each container has its own locks under one path.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_container_images_file_has_separate_locks_per_container() {
+fn each_container_has_its_own_locks_in_an_image_file() {
     let image = File::new();
     let containers = [(); 2].map(|()| {
         let disk = Disk::new()?;
@@ -328,7 +328,7 @@ fn a_container_images_file_has_separate_locks_per_container() {
 
 /// A deleted file counts as replaced too, since the rival creates a new one.
 #[test]
-fn after_a_files_replacement_all_clients_use_the_new_file() {
+fn all_clients_of_a_replaced_file_use_the_new_file() {
     for change in [File::delete, File::replace] {
         let file = File::new();
         let first = file.options().retry_timeout(ms(300)).build().unwrap();
@@ -360,10 +360,9 @@ fn a_deleted_or_replaced_file_is_noticed_at_once() {
         file.delete();
         if is_replaced {
             let rival = file.client();
-            // Another thread tries, because a thread that lost a hold goes on under another owner number.
             assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
         }
-        // The promised time excludes the creation of the file above, so it begins here.
+        // The limit below excludes the time in which `file.client()` above creates the file.
         let start = now();
         let loss = lost.recv_timeout(ms(20_000)).unwrap();
         assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
@@ -375,7 +374,6 @@ fn a_deleted_or_replaced_file_is_noticed_at_once() {
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());
             drop(file.client());
-            // The new file may appear only after this client's retry time-out, so the test repeats the try.
             assert!(
                 eventually(LONG, || client.get_lock("a").try_lock().is_ok_and(|taken| taken)),
                 "the lock is not in the new file"
@@ -469,7 +467,6 @@ fn a_deleted_write_ahead_log_ends_the_hold_at_once() {
         let wait = if deleted == index { ms(500) } else { LONG };
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
-            // Another thread tries, because a thread that lost a hold goes on under another owner number.
             Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(wait).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
@@ -619,7 +616,7 @@ fn a_sqlite_file_mounted_without_its_folder_is_refused() {
 
 /// The hold's row is in the file itself, not only in the log. Then an older backup is copied over the file.
 #[test]
-fn a_restored_backup_loses_the_holders_locks() {
+fn a_hold_that_a_restored_backup_lacks_is_lost() {
     let file = File::new();
     let (path, backup) = (file.0.path().join(FILES[0]), file.0.path().join("backup.db"));
     let is_in_the_file = || file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();

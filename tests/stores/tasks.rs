@@ -72,7 +72,7 @@ fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
 }
 
 #[test]
-fn a_work_stealing_job_reenters_the_threads_lock() {
+fn a_stolen_job_reenters_the_lock_of_its_thread() {
     let client = LockClient::in_memory();
     let (most, second) = stolen(&client.get_lock("a"));
     assert_eq!((most, second.unwrap()), (2, ()), "the stolen job did not re-enter the lock");
@@ -164,7 +164,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn a_tasks_hold_belongs_to_that_task_alone() {
+    fn a_hold_belongs_only_to_the_task_that_acquired_it() {
         let client = LockClient::in_memory();
         let lock = client.get_lock("a");
         beside_a_holder(&lock, || {

@@ -1,4 +1,4 @@
-//! Mutants: each changes one script, and the models must find the property that the change breaks.
+//! Mutants: each changes one script, and a model must then reach the wrong state that the change allows.
 
 mod changed;
 mod page;
@@ -188,7 +188,7 @@ semaphore_release.lua | Semaphore(1) | a full server refuses
 - redis.call('pexpire', request, lasts_ms)
 "#;
 
-/// Removals of code that no model can find, because other code soon repairs the state: the file, the removed
+/// Code whose removal no model notices, because other code soon repairs the state: the file, the removed
 /// code, and what repairs the state.
 const ARGUED: &[(&str, &str, &str)] = &[
     (

@@ -1,5 +1,5 @@
-//! The library's rules that are in no script, explored in all states of their small worlds, both intact and
-//! broken on purpose. docs/figures/proof.md has the numbers of states.
+//! The library's rules that are in no script: a test explores all states of a small model of each rule,
+//! intact and broken on purpose. docs/figures/proof.md has the numbers of states.
 
 mod page;
 

@@ -35,7 +35,7 @@ fn request(script: &'static str, keys: &[&str], arguments: &[&str]) -> Request {
     Request(script, texts(keys), texts(arguments))
 }
 
-/// The number of owners in the lock's hash; a read-write lock's hash also has a field `mode`.
+/// The number of owners in the lock's hash. Notes (`leasehold:…`) and the field `mode` are no owners.
 fn owners(server: &Server, lock: &str) -> usize {
     match server.keys.get(lock).map(|entry| &entry.value) {
         Some(Value::Hash(fields)) => {
@@ -74,8 +74,7 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
         for left in ["1", "0"] {
             requests.push(request("RELEASE", &[lock], &[owner, left, LEASE, has_notes, CHANNEL]));
         }
-        // A clean-up does not know whether an earlier request of this owner wrote `leasehold:about` or
-        // `leasehold:cached`, so it always deletes both.
+        // A clean-up passes '1' (has_notes), because an earlier request of this owner may have left notes.
         requests.push(request("RELEASE", &[lock], &[owner, "0", LEASE, "1", CHANNEL]));
         requests.push(request("RELEASE_ALL", &[lock, other], &[owner, CHANNEL, owner, CHANNEL]));
         requests.push(request("RENEW", &[lock], &[owner, LEASE]));
@@ -155,7 +154,7 @@ const PERMITS: i64 = 2;
 /// A value in the place of a script's name: no script runs, and more time than a lease passes.
 const PASS: &str = "time";
 
-/// The scene of a semaphore whose permits have no lease. The server records each request's outcome.
+/// The scene of a semaphore whose permits have no lease.
 fn semaphore() -> Scene {
     let (permits, lasts) = (LOCKS[0], "5000");
     let key = |owner: &str| format!("leasehold_request:{{l}}:{owner}");
@@ -249,7 +248,7 @@ impl Scene {
                 return None;
             }
         }
-        // A new owner cannot acquire a fair lock while clients wait in its queue, so nothing is checked then.
+        // While clients wait in a fair lock's queue, a new owner cannot get it, so `fresh` is not sent.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;
@@ -261,8 +260,8 @@ impl Scene {
         refused.map(|request| format!("nobody owns it, and {} does not get it", request.0))
     }
 
-    /// Explores all states that up to `DEPTH` requests lead to, for users who may not run the command
-    /// `refused`. Returns the first fault with the requests that led to it.
+    /// Explores all states that up to `DEPTH` requests lead to, while the server refuses the command
+    /// `refused`. Returns their number, or the first fault with the requests that led to it.
     fn explore(&self, scripts: &Scripts, refused: Option<&str>) -> Result<usize, String> {
         let (mut seen, mut ahead) = (HashSet::new(), VecDeque::new());
         for fields in &self.begins {
@@ -271,8 +270,8 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // The permits' key expires here, because the scripts give the acquired permits' key the same
-                // expiry.
+                // This key expires, because the scripts give its expiry to the key `OUT`, which must have
+                // one.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::hooks::HOOKS;
 use crate::list::Mutation;
 
-/// The copy's module `sabotage`. The environment variable `SABOTAGE` switches the mutation of that number on.
+/// The copy's module `sabotage`. The environment variable `SABOTAGE` has the number of the active mutation.
 const SWITCH: &str = r#"
 use std::sync::LazyLock;
 
@@ -67,7 +67,7 @@ impl std::ops::Deref for Text {
 pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathBuf> {
     let mut broken: BTreeMap<&str, String> = BTreeMap::new();
     let mut texts = String::from("static TEXTS: &[(usize, &str, &str, &str)] = &[\n");
-    // Longer mutations go first, since the text of a shorter one may lie within theirs.
+    // Longer mutations go first, since their text would not be found once a shorter one changed a part of it.
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();
     sorted.sort_by_key(|one| std::cmp::Reverse(one.old.len()));
     for one in sorted {

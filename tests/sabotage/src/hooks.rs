@@ -1,11 +1,11 @@
-//! Changes that the copy needs so that mutations can be switched. `tests/meta/mutations.rs` checks that their texts
-//! still exist, since the gate makes no copy.
+//! Changes that the copy needs so that mutations can be switched. `tests/meta/mutations.rs` checks that each
+//! text to replace still exists, since `./check` without arguments makes no copy.
 
 /// Each change as file, text and replacement. They add the module that knows which mutation is on, and call it where
 /// the library reads its scripts and statements.
 pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
-    // Warnings must not stop the build of the copy: perhaps only one of a mutation's two texts uses a name.
+    // A name that only one of a mutation's two texts uses may cause a warning, which must not stop the build.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
     // The program `leasehold` is a crate of its own, so it needs the module too.
     (

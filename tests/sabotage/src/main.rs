@@ -94,7 +94,7 @@ fn work() -> Result<()> {
     judged.and(unbroken)
 }
 
-/// Runs `work` for each mutation, a few at a time. A failure does not stop the others.
+/// Runs `work` for each suite or mutation, a few at a time. A failure does not stop the others.
 fn side_by_side<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let jobs = std::env::var("LEASEHOLD_SABOTAGE_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2);
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

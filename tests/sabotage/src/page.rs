@@ -14,8 +14,8 @@ const MOST_EQUIVALENT: usize = 15;
 const HEAD: &str = "# Sabotage: the score\n\nWritten by `LEASEHOLD_BLESS=1 ./check sabotage`, with each mutation in \
     `target/figures/sabotage.md`. The page on [what was checked](../proof.md) says what it shows.\n\n";
 
-/// Writes each mutation's verdict below `target`, and with `LEASEHOLD_BLESS` the score into the page. Verdicts of
-/// earlier runs count where this run has none.
+/// Writes each mutation's verdict, perhaps of an earlier run, below `target`, and with `LEASEHOLD_BLESS` the
+/// score into the page. Otherwise fails if all were run and the score is too low.
 pub fn write(root: &Path, mutations: &[Mutation], record: &Record) -> Result<()> {
     let count = |wanted: Verdict| mutations.iter().filter(|one| record.verdict(one) == Some(wanted)).count();
     let equivalent = mutations.iter().filter(|one| one.equivalent.is_some()).count();

@@ -15,7 +15,7 @@ use crate::record::Verdict;
 /// The shortest time limit of a suite.
 const LEAST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Cargo in the copy, with the features of the gate's tests, so that both share built dependencies.
+/// Cargo in the copy, with the features that `./check` uses for tests, so that both share built dependencies.
 fn cargo(package: &Path, target: &Path, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.args([command, "--workspace", "--all-features"]);
@@ -88,7 +88,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // Cargo also builds programs, since tests start them. They contain no tests, so skip.
+                    // Cargo also builds programs for tests to start. These builds contain no unit tests.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,
@@ -166,7 +166,7 @@ impl Programs {
         command.args(["--test-threads=8", "--exact"]).args(tests);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        // One Redis is enough, because the tests notice a mutation on each version.
+        // One version of Redis is enough, because the tests notice a mutation on each.
         if let Ok(servers) = std::env::var("LEASEHOLD_SERVERS") {
             command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
         }

@@ -1,4 +1,4 @@
-//! Records Redisson's requests, which MONITOR shows while a JVM uses locks. The records are not stored.
+//! Records Redisson's requests, which MONITOR shows while a JVM uses locks. Each run records them anew.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::real::{Program, start};
 const LOCK: &str = "{l}";
 
 /// The lease and waits of the recorded requests. No other part of a request has these numbers, so
-/// placeholders can replace them. A renewal comes after a third of the lease, 5 s.
+/// placeholders can replace them.
 const LEASE_MS: &str = "15001";
 const FAIR_WAIT_MS: &str = "70003";
 const SHORT_WAIT_MS: &str = "701";
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A script that runs a command which Redisson sends without a script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
-/// The requests that Redisson sends; `None`, after a message, without Java or Maven. In CI it panics instead.
+/// The requests that Redisson sends. Without Java or Maven, prints why and returns `None`; in CI, panics.
 pub fn redisson() -> Option<&'static Foreign> {
     static HEARD: OnceLock<Result<Foreign, String>> = OnceLock::new();
     let heard = HEARD.get_or_init(|| jar().and_then(|()| Ear::new()).map(Ear::listen));
@@ -146,8 +146,8 @@ impl Ear {
         })
     }
 
-    /// Makes Redisson send every request. For each part, thread `a` acquires, re-enters, renews and releases
-    /// the lock, thread `b` tries in vain, and at last `a` frees the lock by force.
+    /// Makes Redisson send every request. On each part (a kind of lock) thread `a` acquires, re-enters,
+    /// renews and releases, thread `b` tries in vain, and at last `a` frees the lock by force.
     fn listen(mut self) -> Foreign {
         // Skips the requests that Redisson sent when it connected.
         let mark = self.mark();
@@ -177,8 +177,8 @@ impl Ear {
         self.ends(part, kind);
     }
 
-    /// Thread `a` holds the lock once. It re-enters, releases both levels, acquires again, waits for a
-    /// renewal, and frees the lock by force.
+    /// Thread `a`, which must hold the lock with one level, re-enters, ends both levels, acquires again,
+    /// waits for a renewal, and frees the lock by force.
     fn ends(&mut self, part: Part, kind: &str) {
         let verb = |verb: &str| format!("{kind}{verb}");
         let again: (&str, &[&str], &str) = match part {
@@ -198,8 +198,8 @@ impl Ear {
         self.step("a", part, &verb("force-unlock"), &[], &[Verb::Force, Verb::Renew], "true");
     }
 
-    /// Lets a thread of the JVM run a command, and records the scripts that the thread sends. `new` has the
-    /// verbs of the scripts that are seen for the first time, in order.
+    /// Lets a thread of the JVM run the agent's command `verb`, and records Redisson's scripts. `new` says,
+    /// in order, what the scripts do that no earlier step recorded.
     fn step(&mut self, thread: &str, part: Part, verb: &str, more: &[&str], new: &[Verb], expected: &str) {
         let said = self.java.ask(thread, verb, &[&[LOCK], more].concat());
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: &str = "docs/figures/proof.md";
 
-/// Held while docs/figures/proof.md is written, since tests of one program run at the same time.
+/// Held while a test reads or writes docs/figures/proof.md, since tests of one program run at the same time.
 static PAGE_IS_WRITTEN: Mutex<()> = Mutex::new(());
 
 /// Panics unless docs/figures/proof.md has this table's line: the number of rows, the sum of states, and a
