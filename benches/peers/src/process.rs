@@ -107,7 +107,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver ends by itself after its answer. If it is still there after 2 s, it hangs and must be killed.
+        // A driver ends by itself after its answer. If it still runs after 2 s, it hangs and must be killed.
         let deadline = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
