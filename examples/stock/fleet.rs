@@ -207,7 +207,7 @@ impl<'a> Fleet<'a> {
         let mut working = self.workers.len();
         let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
-            // The stock is checked more often until the lock's server is killed, at half the stock.
+            // Until the lock's server is killed, at half the stock, the parent checks the stock more often.
             match self.next(if to_strike { CHECK_EVERY / 10 } else { CHECK_EVERY }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
@@ -332,7 +332,7 @@ impl<'a> Fleet<'a> {
     fn halt(&mut self, number: usize) -> Result<()> {
         let pid = self.pid(number)?;
         kill_process(pid, Signal::STOP)?;
-        // The worker must have stopped before the message is sent. Otherwise it could read the message now.
+        // The message follows only when the worker has stopped. Otherwise the worker could read it at once.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let from = Instant::now();
         while waitid(WaitId::Pid(pid), options)?.is_none_or(|status| !status.stopped()) {

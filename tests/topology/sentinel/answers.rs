@@ -128,7 +128,7 @@ fn a_replica_that_sentinels_name_as_master_is_refused() {
             assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
         }
         fake.says(1, replica.port());
-        // The Sentinel names the new master while the client connects.
+        // The Sentinel names the real master only after the client has begun to connect.
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
             throughout(ms(200), || !connecting.is_finished());

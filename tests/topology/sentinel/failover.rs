@@ -164,7 +164,7 @@ fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
             left.extend((0..connections(server)).map(|_| "a connection".to_owned()));
         }
         for sentinel in &set.sentinels {
-            // Of all clients here, only this library's speak RESP3.
+            // Of all clients here, only this library's speak RESP3, so `resp=3` finds those that are left.
             let list: String = query(sentinel, &["CLIENT", "LIST"]);
             left.extend(list.lines().filter(|line| line.contains(" resp=3")).map(str::to_owned));
         }
