@@ -23,7 +23,7 @@ fn holding(others: usize) -> (LockClient, RedisLock) {
     (client, lock)
 }
 
-/// One thread locks and unlocks, while its client holds as many other locks as `HELD` says.
+/// One thread locks and unlocks. `held` is the number of other locks that its client holds.
 mod alone {
     use super::*;
 
@@ -118,7 +118,7 @@ mod together {
     }
 }
 
-/// The time to make a lock handle from a name.
+/// The time to make a lock handle from a name, or to write an owner as text.
 mod names {
     use super::*;
 

@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         other => println!("again, by the same thread: {:?}", other.is_ok()),
     }
 
-    // Unlike the article's lock, this one is renewed, and only the client that acquired it releases it.
+    // Unlike a key that a program sets by `SET … PX`, this lock is renewed while the guard lives.
     guard.check()?;
     drop(guard);
     println!("free: {}", !lock.is_locked()?);

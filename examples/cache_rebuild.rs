@@ -27,7 +27,7 @@ fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
         thread::sleep(Duration::from_millis(100));
         cache.store(wanted, SeqCst);
     }
-    // A downgrade: other readers may read now, but no writer can write before this read ends.
+    // A downgrade: after `drop(writing)` other readers may read, but nobody can write before this read ends.
     let _reading = lock.read().acquire()?;
     drop(writing);
     Ok(cache.load(SeqCst))

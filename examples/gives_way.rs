@@ -1,4 +1,4 @@
-//! A long rebuild gives way when another client waits for the lock, and does the rest later.
+//! A long rebuild releases its lock when another client waits for the lock, and returns where to continue.
 //!
 //! `cargo run --example gives_way` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]

@@ -46,7 +46,7 @@ fn main() -> Result<()> {
         default(Duration::from_secs(5)) => println!("no loss was reported"),
     }
 
-    // The channel gets no message; it closes when the callback has run and is dropped.
+    // The channel `heard` gets no message; it closes when the callback has run and is dropped.
     println!(
         "the callback has run: {}",
         heard.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Disconnected)

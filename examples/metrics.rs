@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let observed = client.clone();
     thread::spawn(move || {
         for request in server.incoming_requests() {
-            // The gauges get their present values by `sample`.
+            // `sample` sets the gauges to their present values.
             metrics.sample(&observed.stats());
             request.respond(Response::from_string(exporter.render())).ok();
         }
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     Ok(client.shutdown()?)
 }
 
-/// A worker's loop. Three workers share two locks, so that some wait; now and then a worker calls `try_lock`.
+/// A worker's loop. Three workers share two locks, so that some wait. One call in four does not wait.
 fn work(client: &LockClient, worker: u32, is_over: &AtomicBool) {
     for round in 0_u32.. {
         if is_over.load(Relaxed) {

@@ -19,13 +19,14 @@ const TICKS: u32 = 10;
 
 /// Waits for each tick, and runs the job if no other process does. Returns how often this process ran it.
 fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> Result<u32> {
-    // `at_least` must exceed the difference between the timers, and be below the time between two ticks.
+    // `run_once` keeps the lock for `at_least`: longer than the timers differ, so that no late timer repeats
+    // the job, and shorter than the time between two ticks, so that the lock is free at the next tick.
     let at_least = tick * 3 / 4;
     // If a process dies during the job, another process may run the job after `at_most`.
     let at_most = Duration::from_secs(60);
     let mut jobs = 0;
     for number in 0..TICKS {
-        // Real timers do not fire together. A late timer must not run a job again that is already over.
+        // `late` makes the timers differ, as real timers do.
         let late = tick / 20 * ((process + number) % PROCESSES);
         let due = first + tick * number;
         thread::sleep((due + late).saturating_sub(SystemTime::now().duration_since(UNIX_EPOCH)?));

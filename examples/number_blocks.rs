@@ -13,7 +13,7 @@ use leasehold::{Backoff, LockClient, RedisLock, Result};
 
 const BLOCK: u32 = 100;
 
-/// Takes the next block: reads and writes the counter in two steps, as with a file.
+/// Takes the next block. It reads and writes the counter in two steps, which only the lock keeps together.
 fn fetch(lock: &RedisLock, counter: &AtomicU32) -> Result<u32> {
     let _guard = lock.acquire()?;
     let first = counter.load(SeqCst);
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between attempts, as in Redisson. Here it sleeps less.
+    // A waiter of `get_spin_lock(name)` sleeps 1–128 ms between attempts, as in Redisson; here at most 16 ms.
     let backoff = Backoff::exponential(Duration::from_millis(1), Duration::from_millis(16));
     let lock = client.lock_builder("example:numbers").spin(backoff).build();
     let counter = AtomicU32::new(1);

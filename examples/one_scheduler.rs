@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use leasehold::{FencingToken, LeaderEvent, LockClient, MemoryStore};
 
-/// The fleet carries out orders, and refuses terms older than the newest that it has seen.
+/// Carries out orders. Refuses an order whose term is older than the newest term seen so far.
 #[derive(Default)]
 struct Fleet(AtomicU64);
 

@@ -96,7 +96,7 @@ impl Database {
         }
     }
 
-    /// Creates the tables, and inserts the tokens of two forms: one made now, one made two days ago.
+    /// Creates the tables; inserts the tokens of two forms, made now and two days ago, and the first fence.
     fn set_up(&mut self) {
         for table in TABLES {
             let name = table.split(' ').nth(2).unwrap();
@@ -118,7 +118,7 @@ impl Database {
     }
 }
 
-/// The shop's guards against a second order.
+/// Which protections against a second order the shop uses.
 #[derive(Clone, Copy)]
 struct Guards {
     label: &'static str,
@@ -152,7 +152,7 @@ impl Guards {
             shop.run(&format!("INSERT INTO orders_payments VALUES ('{number}')")).unwrap();
             // A real worker would check its guard here, but could be stopped just after the check.
             pause();
-            // Every error means that the database refused a second order.
+            // The example takes every error for the database's refusal of a second order.
             if self.write(&mut shop, number, guard.as_ref()).is_err() {
                 drop(shop.run("ROLLBACK"));
             }
@@ -168,7 +168,7 @@ impl Guards {
         is_used || shop.count(&format!("{} WHERE number = '{number}'", self.orders())) > 0
     }
 
-    /// Writes token, fence and order in one transaction, all or nothing.
+    /// Writes the order, and token and fence if these are used, in one transaction: all or nothing.
     fn write(self, shop: &mut Database, number: &str, guard: Option<&Guard>) -> Result<(), String> {
         let one_row = |rows| if rows == 1 { Ok(()) } else { Err("no".to_owned()) };
         shop.run("BEGIN")?;

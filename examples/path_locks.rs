@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         println!("{path}: {}", if is_free(path)? { "free" } else { "locked" });
     }
     shelf.check()?; // before each write: an error if one of the locks is lost
-    // A lock below needs a read lock of this path, which the holder of its write lock gets.
+    // A lock below needs a read lock of `shelf`, which the holder of the write lock of `shelf` gets.
     println!("and the box within: {}", path_lock(&client, "library/east/shelf/box").try_acquire()?.is_some());
     shelf.unlock()?;
     println!("afterwards library: {}", if is_free("library")? { "free" } else { "locked" });

@@ -28,10 +28,10 @@ const WORKERS: usize = 8;
 /// How long a request waits for the lock at most.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Reads the stock; returns nil if a newer token was seen. KEYS: stock, fence, orders. ARGV: my token.
+/// Stores my token, reads the stock; nil if a newer token was seen. KEYS: stock, fence, orders. ARGV: token.
 const READ: &str = "if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return false end
     redis.call('SET', KEYS[2], ARGV[1]) return tonumber(redis.call('GET', KEYS[1]) or '0')";
-/// Writes the stock; returns nil if a newer token was seen. KEYS as `READ`. ARGV: my token, the new stock.
+/// Writes the stock and adds an order; nil if a newer token was seen. KEYS as `READ`. ARGV: token, new stock.
 const WRITE: &str = "if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return false end
     redis.call('SET', KEYS[1], ARGV[2]) redis.call('RPUSH', KEYS[3], ARGV[1]) return tonumber(ARGV[2])";
 const KEYS: [&str; 3] = ["{shop}:stock", "{shop}:fence", "{shop}:orders"];

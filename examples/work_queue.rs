@@ -32,7 +32,7 @@ impl Queue {
         // `wait_while` loops: another thread may be quicker, or a wait may end without a notification.
         self.not_full.wait_while(&mut guard, |_guard| self.items(|items| items.len() == PLACES))?;
         self.items(|items| items.push_back(item));
-        // If a step fails, the dropped guard releases the lock.
+        // The dropped guard releases the lock, also if `notify_one` fails.
         self.not_empty.notify_one()?;
         Ok(())
     }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// How often to run everything
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
-    /// Keeps the locks of the last two rows on separate servers, and kills one of these in an additional run
+    /// Keeps the locks of the last two rows on servers of their own, one of which an additional run kills
     #[arg(long, value_enum)]
     pub(crate) topology: Option<Topology>,
     /// Only these rows, separated by commas
@@ -52,7 +52,7 @@ impl Args {
         if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
     }
 
-    /// The faults of this row, each of which has a run; with `--topology` also the kill of a server.
+    /// The faults of this row, one a run. With `--topology` leasehold's rows also have the kill of a server.
     pub(crate) fn troubles(&self, row: Row) -> &'static [Trouble] {
         if self.topology.is_some() && row.is_leasehold() {
             &[Trouble::Slow, Trouble::Killed, Trouble::Stopped, Trouble::Server]
@@ -99,7 +99,7 @@ impl Row {
         }
     }
 
-    /// The cause of sales made twice, or why there are none.
+    /// Why this row has late or double sales, or has none.
     pub(crate) fn story(self) -> &'static str {
         match self {
             Row::None => "nobody waits: sellers read the same free piece and each sells it",

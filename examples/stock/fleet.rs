@@ -16,13 +16,13 @@ use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 use crate::topology::{Locks, Servers};
 use crate::{Result, WORKER};
 
-/// How long a worker is stopped at least: longer than its lease.
+/// How long a worker is stopped at least: longer than the locks' lease of 1 s.
 const PAUSE: Duration = Duration::from_millis(1_200);
-/// How often the parent checks progress, Ctrl-C, and whether a stopped worker may continue.
+/// How often the parent checks progress, Ctrl-C, and whether to resume a stopped worker.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// A shorter time without a sale does not count as a standstill, since the parent checks only now and then.
 const STANDSTILL: Duration = Duration::from_millis(200);
-/// How long a row may go without a sale before it has failed.
+/// A row fails if this time passes without progress.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Run {
     pub(crate) trouble: Trouble,
     pub(crate) counts: Counts,
     took: Duration,
-    /// Time without a sale, because of a slow job, a holder that was killed or stopped, or a killed server.
+    /// The sum of the times, each of at least `STANDSTILL`, in which nothing was sold.
     standstill: Duration,
 }
 
@@ -59,14 +59,14 @@ impl Outcome {
         self.runs.iter().map(|run| run.counts.orders).sum()
     }
 
-    /// Sales per second while anything was sold.
+    /// Sales per second, without the standstills.
     pub(crate) fn pace(&self) -> f64 {
         let selling: Duration = self.runs.iter().map(|run| run.took.saturating_sub(run.standstill)).sum();
         self.orders() as f64 / selling.as_secs_f64()
     }
 }
 
-/// The key left by a SETNX without expiry after its holder was killed.
+/// After the kill of a SETNX holder without an expiry: whether the next SETNX succeeds, and the key's TTL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leftover {
     pub(crate) next_one_got_it: bool,
@@ -91,7 +91,7 @@ struct Worker {
 struct Stopped {
     number: usize,
     at: Instant,
-    /// The number of sellers that had come in when the worker was stopped.
+    /// How often sellers had read when the worker was stopped. It is resumed only after a further read.
     visitors: u64,
 }
 
@@ -198,7 +198,7 @@ impl<'a> Fleet<'a> {
         Ok(Run { trouble, counts, took, standstill })
     }
 
-    /// Handles the workers' messages until all have ended; returns for how long nothing was sold.
+    /// Handles the workers' messages until every worker has ended; returns the run's standstill.
     fn run(&mut self, trouble: Trouble, line: &Line, sold_before: u64) -> Result<Duration> {
         let mut standstill = Duration::ZERO;
         let mut stopped: Option<Stopped> = None;
@@ -207,7 +207,7 @@ impl<'a> Fleet<'a> {
         let mut working = self.workers.len();
         let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
-            // The stock is checked more often until the lock's server is killed, at half the stock.
+            // Until the lock's server is killed, at half the stock, the parent checks the stock more often.
             match self.next(if to_strike { CHECK_EVERY / 10 } else { CHECK_EVERY }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
@@ -266,7 +266,7 @@ impl<'a> Fleet<'a> {
         Ok(standstill)
     }
 
-    /// Shows what a killed holder of a SETNX without expiry leaves behind.
+    /// Kills the holder of a SETNX lock without an expiry, and returns what is left of the lock.
     pub(crate) fn take_and_die(args: &Args, url: &str, stop: &'a AtomicBool) -> Result<Leftover> {
         let mut fleet = Fleet::start(args, url, stop, Task::TakeAndDie, 1)?;
         match fleet.next(PATIENCE)? {
@@ -328,11 +328,11 @@ impl<'a> Fleet<'a> {
         Ok(worker.child.kill()?)
     }
 
-    /// Stops a worker, and sends the message that it waits for after SIGCONT.
+    /// Stops a worker, and then sends `GoOn`, which the worker reads after SIGCONT.
     fn halt(&mut self, number: usize) -> Result<()> {
         let pid = self.pid(number)?;
         kill_process(pid, Signal::STOP)?;
-        // The worker must have stopped before the message is sent. Otherwise it could read the message now.
+        // The message follows only when the worker has stopped. Otherwise the worker could read it at once.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let from = Instant::now();
         while waitid(WaitId::Pid(pid), options)?.is_none_or(|status| !status.stopped()) {
@@ -379,7 +379,7 @@ impl std::fmt::Display for NoNews {
 
 impl std::error::Error for NoNews {}
 
-/// Turns a worker's lines into events until they end.
+/// Turns the lines of a worker's output into events, until the output ends.
 fn hear(number: usize, said: ChildStdout, tell: &Sender<(usize, Event)>) {
     for line in BufReader::new(said).lines() {
         let event = match line {
@@ -390,6 +390,6 @@ fn hear(number: usize, said: ChildStdout, tell: &Sender<(usize, Event)>) {
             return;
         }
     }
-    // This fails while the fleet is being dropped.
+    // The send fails while the fleet is being dropped, which is no error.
     drop(tell.send((number, Event::Ended)));
 }

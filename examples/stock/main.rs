@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("stock: {e}");
-            // 130: Ctrl-C ended the program. A calling shell may see this status before its own signal.
+            // 130 tells a calling shell that Ctrl-C ended the program.
             match e.downcast_ref() {
                 Some(fleet::NoNews::Interrupted) => ExitCode::from(130),
                 _ => ExitCode::FAILURE,

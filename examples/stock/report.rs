@@ -22,7 +22,7 @@ struct JsonRow {
     /// The wrong sales of the run in which a server is killed; only with `--topology`.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Wrong>,
-    /// Writes that were not made, because a newer fencing token was seen or the guard's check failed.
+    /// Sales given up, because a newer fencing token was seen or the guard's check failed.
     refused: u64,
     orders_per_s: f64,
     wait_p50_ms: f64,
@@ -66,7 +66,7 @@ fn round(number: f64, parts: f64) -> f64 {
     (number * parts).round() / parts
 }
 
-/// The meaning of each column, and the faults of each run.
+/// The words in the table's head, and their meanings.
 const LEGEND: [(&str, &str); 7] = [
     ("late", "sales written by a seller after another had been let in"),
     ("twice", "pieces sold a second time"),
@@ -77,7 +77,7 @@ const LEGEND: [(&str, &str); 7] = [
     ("wait", "half, and nine of ten, had the lock within this many milliseconds"),
 ];
 
-/// The report about one run of all rows.
+/// The report about one repetition of the demo; `--runs` sets how many there are.
 pub(crate) struct Report<'a> {
     args: &'a Args,
     run: u32,

@@ -16,12 +16,12 @@ use crate::worker::{LEASE, Till};
 
 pub(crate) enum Sale {
     Sold,
-    /// Redis refused the write, and nothing changed.
+    /// Nothing was written: Redis saw a newer token, or the guard's check failed.
     Refused,
     SoldOut,
 }
 
-/// How a thread of this row sells one piece under the row's lock.
+/// What a thread uses to sell pieces under one kind of lock.
 pub(crate) trait Seller {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale>;
 }
@@ -79,7 +79,7 @@ impl Seller for LocalMutex {
     }
 }
 
-/// Sets the key, or tries again until it can, as articles show it.
+/// Sets the key. While another seller has the key, pauses and tries again, as articles show it.
 fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
     till.wait(|till| {
         loop {
@@ -98,9 +98,8 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
 
 /// `SET key 1 NX PX`, then `DEL key`.
 ///
-/// If a job takes longer than its key lives, two things go wrong: the late seller sells a piece that another
-/// seller has sold since, and its DEL removes the lock of the present holder. Then a third seller acquires
-/// the lock beside the second, whose DEL again removes the wrong lock.
+/// If seller A's job takes longer than its key lives, seller B gets the lock and sells the same piece. Then
+/// A's DEL removes B's lock, so seller C works beside B. B's DEL removes C's lock, and so on.
 struct SetnxTtlDel {
     key: String,
 }
@@ -117,8 +116,8 @@ impl Seller for SetnxTtlDel {
 
 /// The key holds the owner's id; the release is `GET`, and `DEL` if the id is still the owner's.
 ///
-/// Fails when a job takes longer than its key lives. Also fails when the key expires and another seller sets
-/// it between GET and DEL: DEL then lets a third seller in beside the second.
+/// If a job takes longer than its key lives, a second seller comes in. If that happens between the first
+/// seller's GET and DEL, the DEL removes the second seller's lock, and a third seller comes in too.
 struct OwnerCheckedDel {
     key: String,
 }
@@ -145,8 +144,8 @@ return 0";
 
 /// Compare and delete in one script.
 ///
-/// No release removes another seller's lock. Fails because nothing renews the lease: a slow job takes longer,
-/// so the next seller sells the piece, and then the slow seller sells it too.
+/// No release removes another seller's lock. But nothing renews the lease: while a slow job outlives it, the
+/// next seller sells the piece, and then the slow seller sells it too.
 struct LuaNoRenewal {
     key: String,
     release: Script,

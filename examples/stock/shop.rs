@@ -45,7 +45,7 @@ redis.call('HINCRBY', counts, 'orders', 1)
 if redis.call('HINCRBY', sold, piece, 1) == 2 then redis.call('HINCRBY', counts, 'twice', 1) end
 return 1";
 
-/// The state that a seller found when it came in.
+/// What a seller read, and the number of this read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     number: u64,
@@ -55,10 +55,10 @@ pub(crate) struct Visit {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Sellers who came in.
+    /// How often sellers read the first free piece.
     pub(crate) visitors: u64,
     pub(crate) orders: u64,
-    /// Sales written after another seller came in.
+    /// Sales between whose read and write another seller read.
     pub(crate) late: u64,
     /// Pieces sold more than once.
     pub(crate) twice: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // Reads have no time-out, because Linux ends a read with a time-out (EINTR) when its stopped process
+        // Reads have no time-out: if they had one, Linux would end them with EINTR when a stopped process
         // continues. The parent ends a run without progress.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
@@ -128,7 +128,7 @@ impl Shop {
         Ok(call.arg(piece).arg(visit.number).arg(fence).invoke(&mut self.conn)?)
     }
 
-    /// Claims the moment at which a fault strikes; `true` for the first worker that does.
+    /// Claims a moment at which the run's fault strikes; `true` only for the first claim in all workers.
     pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
         Ok(cmd("SETNX").arg(self.key(moment)).arg(1).query(&mut self.conn)?)
     }
@@ -156,7 +156,7 @@ impl Shop {
         Ok((free, Counts { visitors, orders, late, twice }))
     }
 
-    /// Removes all keys, including the fenced lock's counter and the wait queue of killed workers.
+    /// Removes the run's keys, including the fenced lock's counter and the wait queue of killed workers.
     pub(crate) fn clear(&mut self) -> Result<()> {
         let lock = self.lock_name();
         let beside = ["redisson_lock_token", "leasehold_lock_queue", "leasehold_lock_next"];

@@ -14,7 +14,7 @@ pub(crate) struct Job {
     pub(crate) task: Task,
     pub(crate) url: String,
     pub(crate) locks: Locks,
-    /// The prefix of all keys of this row.
+    /// The prefix of all keys of this run.
     pub(crate) prefix: String,
     pub(crate) worker: u32,
     pub(crate) threads: u32,
@@ -51,7 +51,7 @@ pub(crate) enum Order {
     Go,
     /// Sent to a worker that SIGSTOP has stopped: it reads this after SIGCONT, and goes on.
     GoOn,
-    /// The ring has changed.
+    /// The new list of the ring's nodes, for the worker's client.
     Ring(Nodes),
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Say {
-    /// Connected, waiting for `Go`.
+    /// The worker is connected, and waits for `Go`.
     Ready,
     /// The worker is between read and write, and the parent shall kill or stop it now.
     Strike(Fault),
@@ -81,7 +81,7 @@ pub(crate) enum Fault {
 pub(crate) struct Tally {
     /// How long the threads waited for the lock: a time in microseconds, and how often it occurred.
     pub(crate) waits: Vec<(u64, u64)>,
-    /// Writes that Redis refused because a newer fencing token was seen.
+    /// Sales given up, because a newer fencing token was seen or the guard's check failed.
     pub(crate) refused: u64,
     /// Releases that reported the lock as lost.
     pub(crate) told_lost: u64,

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::worker::LEASE;
 
-/// The environment variable with the server program; `./demo` sets it.
+/// The environment variable that names the server program; `./demo` sets it.
 const PROGRAM: &str = "LEASEHOLD_DEMO_SERVER";
-/// A server's configuration, in its folder.
+/// The name of the configuration file in a server's folder.
 const CONFIG: &str = "server.conf";
 const START_LIMIT: Duration = Duration::from_secs(10);
 
@@ -51,7 +51,7 @@ impl Topology {
         }
     }
 
-    /// What the run with the killed server shows, and what it does not show.
+    /// What happens in the run with the killed server.
     pub(crate) fn story(self) -> &'static str {
         match self {
             Topology::Single => {
@@ -76,7 +76,7 @@ impl Topology {
     }
 }
 
-/// The servers of a worker's client.
+/// How a worker's client reaches the servers that keep the locks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Locks {
@@ -85,7 +85,7 @@ pub(crate) enum Locks {
     Ring(Nodes),
 }
 
-/// A list of the ring's nodes.
+/// The ring's nodes; `epoch` counts the versions of this list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Nodes {
     epoch: u64,
@@ -120,7 +120,7 @@ impl Locks {
 /// The servers of one run; dropping it ends them and removes their data.
 pub(crate) struct Servers {
     topology: Topology,
-    /// The servers that keep locks.
+    /// The servers that keep locks, and after them the Sentinels, if there are any.
     servers: Vec<Server>,
     struck: Option<usize>,
 }
@@ -155,7 +155,7 @@ impl Servers {
     /// wait before [`mend`](Self::mend).
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // In a cluster only the primary of the counter's slot answers. Elsewhere the master comes first.
+        // The first server with the counter is no replica: replicas come later, and in a cluster refuse.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
@@ -191,7 +191,7 @@ const MASTER: &str = "locks";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 
-/// A master, its replicas, and the Sentinels that watch them; all know each other on return.
+/// A master, its replicas, and Sentinels. On return the Sentinels know the replicas and each other.
 fn watched_master() -> Result<Vec<Server>> {
     let master = Server::start(&[])?;
     let port = master.port.to_string();
@@ -220,7 +220,7 @@ fn watched_master() -> Result<Vec<Server>> {
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
-/// Primaries, then a replica of each in the same order. On return all servers agree about the cluster.
+/// Primaries, then a replica of each in the same order. On return the cluster is up and all links work.
 fn cluster() -> Result<Vec<Server>> {
     let config = "cluster-enabled yes\ncluster-node-timeout 1000\ncluster-replica-validity-factor 0\n\
                   repl-diskless-sync-delay 0\n";
@@ -296,7 +296,7 @@ impl Server {
     }
 
     /// Starts a server on free ports. If another process takes a port first, the server ends at once, or
-    /// another server answers. So up to three pairs of ports are tried, each with more time.
+    /// another server answers. So this tries up to three pairs of ports, each with a longer time limit.
     fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
         for limit in [START_LIMIT / 4, START_LIMIT / 2] {
             if let Ok(server) = Server::try_start(config, &arguments, limit) {
@@ -313,7 +313,7 @@ impl Server {
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let of_cluster =
             if config.contains("cluster-enabled") { format!("cluster-port {bus}\n") } else { String::new() };
-        // A Sentinel stores its state in its configuration file, so settings are no arguments.
+        // A Sentinel rewrites its configuration file, so its settings must be there, not in arguments.
         let file = format!("bind 127.0.0.1\nport {port}\ndir {}\n{of_cluster}{config}", folder.display());
         let written = std::fs::write(folder.join(CONFIG), file).map_err(Into::into);
         let started = written.and_then(|()| keep(&folder, &arguments));

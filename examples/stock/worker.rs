@@ -34,7 +34,7 @@ struct Floor {
     go_on: Receiver<()>,
 }
 
-/// One seller's thread.
+/// What one selling thread uses.
 pub(crate) struct Till<'a> {
     floor: &'a Floor,
     pub(crate) shop: Shop,
@@ -230,7 +230,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Whether the run's fault strikes this seller now: only the first that claims the moment in Redis.
+    /// Whether the run's fault strikes this seller now. Only the first seller that claims `moment` is struck.
     fn meets(&mut self, trouble: Trouble, moment: &str, now: bool) -> Result<bool> {
         let Task::Sell(_, about) = self.floor.job.task else { return Ok(false) };
         Ok(now && about == trouble && self.shop.claim(moment)?)

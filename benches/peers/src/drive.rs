@@ -17,7 +17,7 @@ use crate::tally::{Outcome, Tally};
 
 /// A client of the measured lock.
 pub trait Peer: Sync {
-    /// Makes the calling thread's session, whose keys are positions in `names`.
+    /// Makes the calling thread's session. The `key` of its methods is a position in `names`.
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>>;
 }
 
@@ -25,7 +25,7 @@ pub trait Peer: Sync {
 pub trait Session {
     fn lock(&mut self, key: usize) -> Result<()>;
     fn unlock(&mut self, key: usize) -> Result<()>;
-    /// Whether the session's locks exclude other owners.
+    /// Whether the present hold is exclusive: `false` for a read lock or a permit.
     fn is_alone(&self) -> bool {
         true
     }
@@ -279,7 +279,7 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
                 }
                 drop(done.send(tally));
                 if own_clients {
-                    // No client ends before all threads are done, since other threads may still wait.
+                    // All clients end together, so that no client's end falls into the measured time.
                     over.wait();
                 }
             })?;

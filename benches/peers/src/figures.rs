@@ -16,7 +16,7 @@ pub struct Figure {
 const GUARDS: &str = "leasehold";
 const CALLS: &str = "leasehold-lock";
 const KEPT: &str = "leasehold-keep";
-/// The peers whose rate on separate keys is compared with ours.
+/// The peers with the fastest of which leasehold is compared.
 const PEERS: &[&str] =
     &["redisson", "redsync", "rueidislock", "rslock", "redlock", "rlock", "redis-py", "article"];
 /// The default size of leasehold's pool.
@@ -90,7 +90,7 @@ impl Figures<'_> {
         self.report.find(workload, peer)?.ratio_to_raw
     }
 
-    /// The rate of cycles with guards, divided by the best peer's rate.
+    /// The rate of leasehold with guards, divided by the rate of the fastest of `PEERS`.
     fn to_best(&self, id: &str) -> Option<f64> {
         let rate = |peer: &str| self.metric(id, peer, "cycles_per_s");
         let best = PEERS.iter().filter_map(|peer| rate(peer)).reduce(f64::max);
@@ -256,7 +256,7 @@ impl Figures<'_> {
     }
 }
 
-/// The value with enough digits that a missed bound is visible: 9.0001 commands are more than 9.
+/// The value with so many digits that it does not look equal to a bound that it misses: 9.0001, not 9.00.
 fn reached(value: Option<f64>, bound: Option<f64>, unit: &str) -> String {
     let Some(value) = value else { return "–".to_owned() };
     let mut digits = match value {

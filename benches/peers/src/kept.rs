@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::rounds::Run;
 
-/// The runs of one commit with the same settings on the same machine.
+/// Finished runs with the same commit, settings and machine.
 #[derive(Default)]
 pub struct Kept {
     file: Option<File>,
@@ -45,7 +45,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// The finished run; `None` if there is none, or the machine was not quiet: the run is then repeated.
+    /// The finished run; `None` if the run must be made: it is missing, or the machine was not quiet.
     pub fn find(&self, workload: &str, peer: &str, round: usize) -> Option<Run> {
         let same = |run: &&Run| run.workload == workload && run.peer == peer && run.round == round;
         self.runs.iter().rev().find(same).filter(|run| !run.is_disturbed()).cloned()

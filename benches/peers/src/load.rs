@@ -22,15 +22,15 @@ use clap::{Args, ValueEnum};
 /// The work of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Lock and unlock without a pause, thread i on key i mod keys.
+    /// The threads lock and unlock without a pause; thread i uses key i mod keys.
     Cycles,
-    /// One thread: lock, keep it a few ms, unlock, pause; with a stamp at each step.
+    /// One thread locks, holds for a few ms, unlocks and pauses. It records the time of each step.
     Handoff,
     /// One thread locks every key and keeps them.
     Held,
     /// One thread holds the lock for which another process's threads wait.
     Holder,
-    /// All threads wait for one lock, then pass it on.
+    /// All threads wait for one lock, until each has had it once.
     Waiters,
     /// As `Waiters`, but each thread has its own client, as if the thread were a process.
     Crowd,
@@ -72,7 +72,7 @@ pub struct Load {
     /// Microseconds of work between lock and unlock; for the peers in Rust.
     #[arg(long, default_value_t = 0)]
     pub work_us: u64,
-    /// A file with a number in eight bytes, which the processes change under the lock.
+    /// A file with a number in eight bytes, which several processes change under the same lock.
     #[arg(long)]
     pub counter: Option<PathBuf>,
 }

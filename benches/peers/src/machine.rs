@@ -40,7 +40,7 @@ impl Machine {
     }
 }
 
-/// The first line that a program prints, be it to standard error, as Java prints its version.
+/// The first line that a program prints. Java prints its version to standard error.
 fn first_line(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else {
         return String::new();

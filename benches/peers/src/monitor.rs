@@ -1,4 +1,4 @@
-//! Reads MONITOR, and distinguishes commands of clients from calls of scripts.
+//! Reads MONITOR, and separates commands that clients sent from commands that scripts ran.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::server::{Control, address};
 
 /// The benchmark's own requests, which are not counted.
 const OURS: &[&[u8]] = &[b"\"INFO\"", b"\"DBSIZE\"", b"\"CLIENT\" \"ID\"", b"\"CLIENT\" \"LIST\""];
-/// How many requests of a section are kept with their arguments.
+/// How many requests of a `Section` are kept with their arguments.
 const KEPT: usize = 64;
 
 pub struct Monitor {
@@ -22,7 +22,7 @@ pub struct Monitor {
     reader: Option<JoinHandle<()>>,
 }
 
-/// The clients' requests that MONITOR showed before `mark`, an ECHO by which the benchmark ends the section.
+/// The clients' requests between two marks, ECHOs that the benchmark sends. `mark` is the later one.
 #[derive(Default)]
 struct Section {
     mark: String,
@@ -73,7 +73,7 @@ impl Monitor {
         Ok(self.section(control)?.sent)
     }
 
-    /// The first requests that clients sent since the last call of `count` or `take`, with their arguments.
+    /// The first `KEPT` requests that clients sent since the last call of `count` or `take`.
     pub fn take(&mut self, control: &mut Control) -> Result<Vec<Vec<Vec<u8>>>> {
         Ok(self.section(control)?.kept)
     }

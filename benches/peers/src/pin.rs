@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workload::Cores;
 
-/// A pinned server. Dropping it restores the server's cores.
+/// A pinned server. Dropping this value gives the server its former cores back.
 pub struct Pinned {
     server: u32,
     /// The cores that the server had before.
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_pinned_with_all_threads_and_freed_again() {
+    fn a_pinned_server_gets_its_former_cores_back() {
         let own = parse(&allowed("/proc/self/status").unwrap_or_default());
         let [first, second, ..] = own.as_slice() else {
             eprintln!("LEFT OUT: pinning needs Linux and two cores");

@@ -52,7 +52,7 @@ impl Driver {
         Ok(writeln!(self.input, "{word}")?)
     }
 
-    /// The next line; `None` if it does not come in time.
+    /// The next line; `None` if no line comes in time, an error if the driver has ended.
     pub fn line(&mut self, deadline: Instant) -> Result<Option<String>> {
         match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => Ok(Some(line)),
@@ -107,7 +107,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver ends by itself after its answer. One that is still there after 2 s hangs, and is killed.
+        // A driver ends by itself after its answer. If it still runs after 2 s, it hangs and must be killed.
         let deadline = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

@@ -32,7 +32,7 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// Clock ticks that the processors have spent since the machine started.
+/// Clock ticks so far: of the processors since the machine started, and of the benchmark (`ours`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     all: f64,
@@ -42,7 +42,7 @@ struct Ticks {
     ours: f64,
 }
 
-/// Watches the machine during a run: created before the drivers start, and ended after they end.
+/// Watches the machine during a run. Call `end` when the drivers have ended: only then their ticks count.
 pub struct Watch<F> {
     /// Reads the clock ticks that the servers have used so far.
     servers: F,
@@ -55,7 +55,7 @@ impl<F: Fn() -> Option<f64>> Watch<F> {
         Watch { servers, before }
     }
 
-    /// Returns `None` on systems that do not show the time of processors.
+    /// Returns `None` except on Linux.
     pub fn end(self) -> Option<Disturbance> {
         between(self.before?, (self.servers)().and_then(ticks)?)
     }

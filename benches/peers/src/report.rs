@@ -1,4 +1,4 @@
-//! Medians, ratios, and the page.
+//! The benchmark's medians and ratios, and the page that shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,23 +29,23 @@ pub struct Report {
     pub runs: Vec<Run>,
 }
 
-/// One peer under one workload: medians over the rounds, the longest wait, the sums of losses and errors.
+/// One peer under one workload, over all rounds: medians, longest waits, sums of losses and hand-overs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub workload: String,
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// This peer's rate divided by `raw`'s in the same round. If threads share a key, the rate of `raw` is
-    /// that of one thread on two cores.
+    /// This peer's rate divided by `raw`'s in the same round; the median. Because `raw` cannot wait, its rate
+    /// for shared keys is that of one thread on two cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,
-    /// Whether a call of this peer failed, or a whole run.
+    /// Whether a whole run or a call of this peer failed, a hold was lost, or a waiter got no lock.
     pub has_failed: bool,
 }
 
-/// The columns of the page's overview.
+/// The peers in the columns of the page's overview.
 const SHOWN: [&str; 7] =
     ["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "rslock", "rslock-threads", "rlock"];
 
@@ -89,7 +89,7 @@ impl Report {
         found.map(|result| format!("{} in {}", result.peer, result.workload)).collect()
     }
 
-    /// The counted runs during which the machine was not quiet, and how much.
+    /// The counted runs during which the machine was not quiet, each with its disturbance.
     pub fn disturbed(&self) -> Vec<String> {
         let counted = self.runs.iter().filter(|run| run.round > 0 && run.is_disturbed());
         let say = |run: &Run| {
@@ -99,7 +99,7 @@ impl Report {
         counted.map(say).collect()
     }
 
-    /// The greatest disturbance of a counted run, if all were watched.
+    /// The greatest shares in the counted runs; `None` if one of these runs has no record of its disturbance.
     fn most_disturbed(&self) -> Option<Disturbance> {
         let mut most = Disturbance::default();
         for run in self.runs.iter().filter(|run| run.round > 0) {
@@ -131,7 +131,7 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the machine, and the figures that the project wants to reach.
+    /// Writes the machine, versions and settings, and the figures that the project wants to reach.
     fn write_figures(&self, out: &mut String) -> std::fmt::Result {
         let Machine { cores, cpu, kernel, server, rustc, go, java, python, load } = &self.machine;
         writeln!(out, "## Machine\n")?;
@@ -288,7 +288,7 @@ pub fn write_both(docs: &Path, name: &str, head: &str, page: &str, tables: &str)
 /// The mark before a row or a figure in which a call failed.
 pub const RED: &str = "🔴 ";
 
-/// The metrics of a workload that are drawn.
+/// The metrics of a workload that get a chart, each with the chart's title.
 fn charts_of(workload: &Workload) -> &'static [(&'static str, &'static str)] {
     match workload.kind {
         Kind::Cycles if workload.contended() => {
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn an_even_counts_median_averages_the_middle_two() {
+    fn median_averages_the_middle_two_of_an_even_count() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(vec![]), None);

@@ -93,13 +93,13 @@ pub type Metrics = BTreeMap<String, f64>;
 pub struct Run {
     pub workload: String,
     pub peer: String,
-    /// The number of the round. Round 0 is under MONITOR; only its `sent_per_cycle` is used.
+    /// The number of the round. Round 0 is under MONITOR; only its numbers of requests are used.
     pub round: usize,
     pub metrics: Metrics,
     pub version: String,
     /// What failed during the run.
     pub note: Option<String>,
-    /// `None` on systems that do not show the time of processors.
+    /// `None` except on Linux.
     pub disturbance: Option<Disturbance>,
 }
 
@@ -197,7 +197,7 @@ impl Bench<'_> {
                 if !self.options.only.is_empty() && !self.options.only.iter().any(|id| id == workload.id) {
                     continue;
                 }
-                // Round 0 only counts requests by MONITOR, which these workloads do in every round.
+                // In round 0 MONITOR counts requests. In these workloads it does so in every round.
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }
@@ -210,8 +210,8 @@ impl Bench<'_> {
                 };
                 let peers = workload.peers.iter().filter(|peer| is_wanted(peer));
                 let peers: Vec<_> = peers.filter_map(|peer| Some((*peer, self.program(peer)?))).collect();
-                // Ratios compare peers of the same round, and the machine may have changed since. So if one
-                // peer's run is missing, all peers run again.
+                // Ratios compare peers of the same round, and the machine may have changed since a kept run.
+                // So if one peer's run is missing, all peers run again.
                 let kept = peers.iter().map(|(peer, _)| self.kept.find(workload.id, peer, round));
                 if let Some(kept) = kept.collect::<Option<Vec<_>>>() {
                     runs.extend(kept);
@@ -330,11 +330,11 @@ impl Bench<'_> {
         })
     }
 
-    /// Starts all drivers at once; returns their answers, and the server's counters before and after.
+    /// Tells all drivers to go at once; returns their answers, and the server's counters before and after.
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let race = self.race_of(drivers, patience, monitored);
         if race.is_err() {
-            // Killed at once, since each dropped driver would get 2 s to end by itself.
+            // Dropping a driver gives it 2 s to end, one driver after the other, so all are killed first.
             drivers.iter_mut().for_each(Driver::kill);
         }
         race
@@ -398,7 +398,7 @@ impl Bench<'_> {
         race.done(metrics)
     }
 
-    /// Lost updates: the larger of those inside the processes, and those of the number that they share.
+    /// Lost updates: inside the processes, or of the number that the processes share, whichever are more.
     fn violations(&self, race: &Race) -> Result<f64> {
         let bytes = std::fs::read(&self.counter)?;
         let counted = u64::from_le_bytes(bytes.as_slice().try_into().context("the counter's file")?);
@@ -470,7 +470,7 @@ impl Bench<'_> {
         put(&mut metrics, "reads_per_s", (after.reads - before.reads) / seconds);
         put(&mut metrics, "commands_per_s", (after.commands - before.commands) / seconds);
         put(&mut metrics, "threads", memory.threads);
-        // The driver itself has one thread; all others are the library's.
+        // A Rust driver itself has one thread. For Redisson this number includes the threads of the JVM.
         put(&mut metrics, "library_threads", memory.threads - 1.0);
         put(&mut metrics, "connections", after.clients);
         put(&mut metrics, "rss_mib", memory.rss_kib / 1024.0);
@@ -480,7 +480,7 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    /// Starts the process that waits for the holder's lock; returns it, and the number of connections before.
+    /// Starts the process that waits for the holder's lock; returns it, and the connections before its start.
     fn beside(
         &mut self,
         holder: &mut Driver,
@@ -655,7 +655,7 @@ impl Race {
     }
 }
 
-/// When a process held the lock.
+/// One hold of a process: CLOCK_MONOTONIC in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hold {
     got: u64,
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn hand_over_time_starts_at_the_first_holders_unlock() {
+    fn hand_over_time_starts_at_the_first_unlock_during_the_wait() {
         let mut holds = vec![hold(0, 0, 1, 10), hold(0, 12, 13, 20), hold(1, 5, 25, 30)];
         assert_eq!(overlaps(&mut holds), 0);
         assert_eq!(hand_overs(&holds).collect::<Vec<_>>(), [15]);

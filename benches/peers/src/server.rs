@@ -1,4 +1,4 @@
-//! The server's report on itself.
+//! What the server reports about itself.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Counters {
     /// Reads from sockets: several requests in one write are one read.
     pub reads: f64,
     pub cpu_s: f64,
-    /// Connections to the server, without the benchmark's own.
+    /// Connections to the server, without the benchmark's own and those of MONITOR.
     pub clients: f64,
     pub calls: BTreeMap<String, f64>,
 }

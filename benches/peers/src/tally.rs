@@ -10,11 +10,11 @@ const STEP: f64 = 1.02;
 /// One thread's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Cycles that ended within the measured time.
+    /// Cycles within the measured time; the last of them may end later.
     pub cycles: u64,
-    /// Locks acquired since `go`, including one after the measured time.
+    /// Locks acquired since `go`, including the last one, which may come after the measured time.
     pub acquired: u64,
-    /// Locks acquired since the driver's start, including those of the warm-up.
+    /// Exclusive locks acquired since the driver's start, including those of the warm-up.
     pub entered: u64,
     pub waits: Waits,
     pub events: Vec<[u64; 3]>,
@@ -70,13 +70,13 @@ impl Waits {
     }
 }
 
-/// A driver's answer. Fields that have no meaning for the kind of load are left out.
+/// A driver's answer. A driver may leave out fields that have no meaning for its kind of load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
     pub version: String,
     pub seconds: f64,
-    /// Cycles that ended within the measured time, by thread.
+    /// Cycles within the measured time, by thread.
     pub cycles: Vec<u64>,
     pub acquired: u64,
     pub entered: u64,
@@ -85,15 +85,15 @@ pub struct Outcome {
     pub errors: u64,
     pub error: Option<String>,
     pub waits: Waits,
-    /// CPU seconds of the process since `go`.
+    /// CPU seconds of the process since `go`; in `held` since it holds all locks.
     pub cpu_s: f64,
     /// `handoff`: when the thread began to wait, acquired, and began to unlock, CLOCK_MONOTONIC in ns.
     pub events: Vec<[u64; 3]>,
-    /// `held`: holds that were lost by the end.
+    /// `held`: holds that were lost by the end, or whose check or release failed.
     pub lost: Option<u64>,
     /// `held`: how long it took to acquire all locks.
     pub fill_s: Option<f64>,
-    /// `holder`: when the thread began to unlock; `waiters`: when the last thread had unlocked.
+    /// `holder`: when the thread began to unlock; `waiters`, `crowd`: when the last thread had unlocked.
     /// CLOCK_MONOTONIC in ns.
     pub at_ns: Option<u64>,
 }

@@ -31,7 +31,7 @@ pub enum Cores {
     Two,
 }
 
-/// The peers that can wait for a busy lock.
+/// The peers that are compared when threads wait for a busy lock.
 const LOCKS: &[&str] = &[
     "leasehold",
     "leasehold-lock",
@@ -45,7 +45,7 @@ const LOCKS: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// All peers, and the limits (`raw`, `wire`), which cannot wait for a busy lock.
+/// The peers that are compared when nobody waits: also the limits (`raw`, `wire`), which cannot wait.
 const ALL: &[&str] = &[
     "raw",
     "wire",
@@ -62,16 +62,16 @@ const ALL: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// The peers in Rust, whose critical section can contain work.
+/// The peers in Rust that are compared with work inside the critical section, and with 500 processes.
 const RUST: &[&str] = &["leasehold", "leasehold-lock", "leasehold-keep", "rslock", "rlock"];
 /// The peers that are compared over a slow link.
 const OVER_A_LINK: &[&str] =
     &["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "redsync", "rueidislock", "rslock"];
-/// The peers that renew many locks in batches.
+/// The peers that are compared while they renew thousands of locks.
 const RENEWING: &[&str] = &["leasehold-lock", "redisson"];
 /// The peers that have read-write locks and semaphores.
 const SHARING: &[&str] = &["leasehold", "redisson"];
-/// The peers that support a thousand waiters.
+/// The peers that are compared with a thousand waiting threads.
 const WAITING: &[&str] = &["leasehold-lock", "redisson", "redsync", "rueidislock"];
 
 const fn cycles(
@@ -143,7 +143,7 @@ pub const WORKLOADS: &[Workload] = &[
         title: "500 clients waiting for one lock",
         kind: Kind::Crowd,
         sort: Sort::Plain,
-        // This counts the process of the waiters. Another process holds the lock at first.
+        // The process of the waiters. A further process holds the lock at first.
         processes: 1,
         threads: 500,
         keys: 1,
@@ -170,7 +170,7 @@ pub const WORKLOADS: &[Workload] = &[
         title: "1,000 threads waiting for one lock",
         kind: Kind::Waiters,
         sort: Sort::Plain,
-        // This counts the process of the waiters. Another process, with one thread, holds the lock at first.
+        // The process of the waiters. A further process, with one thread, holds the lock at first.
         processes: 1,
         threads: 1000,
         keys: 1,
@@ -206,7 +206,7 @@ impl Workload {
         Duration::from_millis(self.link_ms)
     }
 
-    /// How long a run lasts at least: ten acquires of each process, if a hand-over takes two round trips.
+    /// How long a run lasts at least: enough for ten acquires of each process, at two round trips each.
     pub fn least_seconds(&self) -> f64 {
         20.0 * self.link().as_secs_f64() * self.processes as f64
     }

@@ -223,6 +223,6 @@ fn actix_answers_in_time_and_shuts_down_cleanly() {
 }
 
 #[test]
-fn a_tokio_task_with_its_own_hold_answers_in_time() {
+fn tokio_answers_in_time_and_shuts_down_cleanly() {
     answers_in_time_and_ends_in_good_order(env!("CARGO_BIN_EXE_tokio"));
 }

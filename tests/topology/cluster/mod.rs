@@ -1,4 +1,4 @@
-//! A Redis Cluster whose members fail, change places and pass on slots.
+//! A Redis Cluster whose members fail, swap the roles of primary and replica, and pass on slots.
 
 mod failover;
 mod load;

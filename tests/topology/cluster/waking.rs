@@ -12,7 +12,8 @@ fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
     builder(cluster).cluster_pub_sub(way).build().unwrap()
 }
 
-/// The time from a release to a waiter's grant. Each PUBSUB command in `ways` must show the subscription.
+/// The time from a release to a waiter's grant. The release comes after each PUBSUB subcommand in `ways` has
+/// shown the waiter's subscription.
 fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Duration {
     let name = fresh("wake");
     let held = from.get_lock(&name).acquire().unwrap();
@@ -44,13 +45,13 @@ fn plain_and_sharded_messages_wake_their_subscribers_on_a_cluster() {
             shout(&format!("COUNTED cluster, woken {from:?} to {to:?}: median {took:?}"));
             assert!(took <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
         }
-        // Waiters of the other mode get no message, and poll.
+        // A waiter on a sharded channel gets no plain message, so it polls.
         let begun = now();
         assert!(woken(Plain, Sharded, 1) <= POLL + stalled_since(begun));
     });
 }
 
-/// Two writers of other clients wait behind a writer or a reader. A poll would wake them up to a second late.
+/// Two writers of other clients wait behind a writer or a reader. They would poll only each second.
 #[test]
 fn each_release_wakes_a_waiting_writer_within_50_ms() {
     on_cluster(|cluster| {

@@ -1,11 +1,11 @@
-//! Wrong answers of Sentinels, holds that a failover loses, and permissions.
+//! Wrong answers of Sentinels, logins of clients at Sentinels, and holds that a failover loses.
 
 use super::failover::{T, assert_all_was_given_back, options, query};
 use crate::support::observer::{Event, Seen, texts};
 use crate::support::prelude::*;
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
 
-/// A lease, and a third of it. A holder is notified of a loss well before the lease ends.
+/// A lease, and the third of it after which the client renews. A renewal after a failover finds the loss.
 const L: Duration = ms(6000);
 const R: Duration = ms(2000);
 const PASSWORD: &str = "S3CR3T-of-the-data";
@@ -64,7 +64,7 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
         set.servers[old].kill();
         set.await_switch(old);
         set.servers[old].restart();
-        // The old master believes that it is the master again, and the stale Sentinel agrees.
+        // The restarted server counts itself as master, and the stale Sentinel agrees. Clients must avoid it.
         assert!(is_master(&set.servers[old]));
         let after = options(&set).url(&url).build().unwrap();
         for (client, name) in [(&before, "one"), (&after, "two")] {
@@ -128,14 +128,14 @@ fn a_replica_that_sentinels_name_as_master_is_refused() {
             assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
         }
         fake.says(1, replica.port());
-        // The Sentinel names the new master while the client connects.
+        // The Sentinel names the real master only after the client has begun to connect.
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
             throughout(ms(200), || !connecting.is_finished());
             fake.says(2, master.port());
             let client = connecting.join().unwrap().unwrap();
             assert!(client.get_lock("named").try_lock().unwrap());
-            // The client ignores older answers, which name the former master.
+            // The client ignores the answer of the older epoch 1, so it has no master until epoch 2 is back.
             fake.says(1, replica.port());
             query::<i64>(&master, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
             let other = client.get_lock("other");
@@ -187,7 +187,6 @@ fn sentinels_can_have_their_own_credentials() {
             assert!(!texts(&error).contains("S3CR3T"), "{}", texts(&error));
         }
         drop(client);
-        // The user has only the permissions that docs/permissions.md lists.
         let options = LockClient::builder().url(&login).client_name("topology").lease(L);
         let client =
             options.sentinel_username("locks").sentinel_password("S3CR3T-of-a-user").build().unwrap();
@@ -201,19 +200,19 @@ fn sentinels_can_have_their_own_credentials() {
     });
 }
 
-/// The user for Sentinels in `docs/permissions.md`.
+/// An ACL user on the Sentinels with exactly the rights that `docs/permissions.md` lists.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 
 #[test]
-fn after_a_failover_dropped_guards_still_release() {
+fn guards_dropped_after_a_failover_still_release_their_locks() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let (mut set, seen) = (SentinelSet::start(&binary), Seen::default());
         let client = options(&set).observer(seen.clone()).build().unwrap();
         let names: Vec<String> = (0..8).map(|number| format!("dropped:{number}")).collect();
         let take = |name: &String| client.get_lock(name).acquire().unwrap();
-        // These grants and releases tell the client that the server has the script.
+        // The client now knows that this server has the scripts, which the next master may lack.
         names.iter().for_each(|name| drop(take(name)));
         let held: Vec<_> = names.iter().map(take).collect();
         let old = set.master();

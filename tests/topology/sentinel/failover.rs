@@ -8,10 +8,10 @@ use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
 /// The lease of holds that must outlast a failover.
 const LEASE: Duration = Duration::from_secs(60);
-/// The lease of the load's locks in unplanned failovers. It is shorter than a failover, so that a grant that
-/// only the old master knows has ended before the new one grants.
+/// The lease of the load's locks in unplanned failovers. It is shorter than a failover, so that grants which
+/// only the old master knows have ended before the new master grants.
 const SHORT: Duration = ms(1500);
-/// The lease of the load's locks in planned failovers, which holds must outlast, since no grant may be lost.
+/// The lease of the load's locks in planned failovers. It outlasts a failover, so that no hold expires.
 const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);
@@ -26,14 +26,14 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
 struct Round {
     /// The time from the fault until all Sentinels named the new master.
     failover: Duration,
-    /// The longest time without a grant of one of the locks.
+    /// The longest time in which one of the load's locks was not granted.
     gap: Duration,
     /// The time from a release after the failover to a waiter's grant.
     handed: Duration,
 }
 
-/// Runs `fault` in each round while clients use locks with this lease. `fault` gets the set and the index of
-/// the master, and returns when it began. `after` checks the former master before all servers are healed.
+/// Runs `fault` in each round while clients use locks with this lease. `fault` gets the set and the master's
+/// index, and returns the time of the fault. `after` checks the former master before all servers are healed.
 fn under_load(
     what: &str,
     lease: Duration,
@@ -85,7 +85,7 @@ fn under_load(
             assert_every_hash_has_a_ttl(server);
         }
         set.heal();
-        // A client that wrongly used the returned server would do so within this time.
+        // Within this time a faulty client would use the former master, which is a replica now.
         throughout(ms(300), || true);
     }
     let outcome = load.stop();
@@ -127,25 +127,25 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// As [`assert_nothing_is_left`], but stricter, for tests that released every hold and lost no answer: a key
-/// that only its expiry would remove counts as left.
+/// As [`assert_nothing_is_left`], but a key that only its expiry would remove counts as left. For tests in
+/// which every release reached the server.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
-            // A replica refuses PERSIST, and gets the change from its master.
+            // A replica refuses PERSIST and gets the change from its master, so errors are ignored.
             redis::cmd("PERSIST").arg(key).exec(&mut server.admin()).ok();
         }
     }
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key remains. A key may remain until its lease ends, as
-/// after a fault.
+/// Checks that no thread, connection, subscription or key remains. Waits long enough for keys that a fault
+/// left to expire.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
 
-/// The key with the format number of the directory of clients. It stays on the server.
+/// The key with the format number of this version of leasehold. No client deletes this key.
 const FORMAT: &str = "leasehold_client:format";
 
 fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
@@ -164,7 +164,7 @@ fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
             left.extend((0..connections(server)).map(|_| "a connection".to_owned()));
         }
         for sentinel in &set.sentinels {
-            // Of all clients here, only this library's speak RESP3.
+            // Of all clients here, only this library's speak RESP3, so `resp=3` finds those that are left.
             let list: String = query(sentinel, &["CLIENT", "LIST"]);
             left.extend(list.lines().filter(|line| line.contains(" resp=3")).map(str::to_owned));
         }
@@ -190,7 +190,7 @@ fn a_killed_master_is_replaced_under_load() {
 }
 
 #[test]
-fn a_returned_old_master_gets_no_requests_from_clients() {
+fn clients_send_nothing_new_to_a_former_master_that_resumes() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, old: usize| {
             set.servers[old].stop();
@@ -201,7 +201,7 @@ fn a_returned_old_master_gets_no_requests_from_clients() {
             old.cont();
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
-            // The server runs its buffered requests. After that no client sends requests to this server.
+            // Requests sent during the stop still run, so the count begins when no client is connected.
             assert!(eventually(LONG, || connections(old) == 0), "{} connections", connections(old));
             let scripts = || {
                 let stats: String = query(old, &["INFO", "commandstats"]);

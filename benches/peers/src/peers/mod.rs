@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use crate::drive::Peer;
 use crate::load::{Kind, Load, Sort};
 
-/// The lease of locks that are not renewed.
+/// The lease for the peers that are given one: `article`, `redlock` and `rslock`.
 pub const LEASE_MS: usize = 30_000;
 
 pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
@@ -36,7 +36,7 @@ pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
     })
 }
 
-/// The version of a crate that this program was built with.
+/// The version of a crate in this program's lock file.
 pub fn locked_version(name: &str) -> String {
     let lock = include_str!("../../Cargo.lock");
     let entry = format!("name = \"{name}\"\nversion = \"");

@@ -1,6 +1,6 @@
 //! The limit for threads that share one connection: leasehold's two requests, without anything else.
 //!
-//! Each thread sends the release of its last lock together with its next acquire, and waits for one answer.
+//! A thread sends its release only together with its next acquire, and waits for the answer to the acquire.
 //! Requests that come while a thread writes go with its next write. One thread reads all answers.
 
 use std::collections::VecDeque;

@@ -52,7 +52,7 @@ pub struct One {
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a crowd waits before the lock is released.
 const SETTLE: Duration = Duration::from_secs(3);
-/// A small stack, so that hundreds of threads do not dominate the measured memory.
+/// A small stack, because a crowd has hundreds of threads.
 const STACK: usize = 256 * 1024;
 
 pub(super) trait Contender: Send {
@@ -60,7 +60,7 @@ pub(super) trait Contender: Send {
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;
 }
 
-/// How often the contenders acquired a lock, and how many requests that took.
+/// How often the contenders acquired a lock, and how many attempts that took.
 #[derive(Default)]
 struct Asked {
     grants: AtomicU64,
@@ -119,7 +119,7 @@ impl<'a> Maker<'a> {
         })
     }
 
-    /// Makes a contender. A store for which [`LockClient`] needs more than a URL has an arm here.
+    /// Makes a contender, with what its store needs besides a URL.
     fn make(&self) -> Result<Box<dyn Contender>> {
         if let Some(transactions) = &self.transactions {
             return Ok(transactions.contender(&self.one.name));
@@ -140,7 +140,7 @@ impl<'a> Maker<'a> {
         Ok(Box::new(Leased { lock, drops: self.one.kind == Kind::Guards }))
     }
 
-    /// Adds the attempts per grant to the metrics, except for transactions, whose waits are in the server.
+    /// Adds the attempts per grant to the metrics. Transactions report no attempts: they wait in the server.
     fn note_asked(&self, metrics: &mut Metrics) {
         let grants = self.asked.grants.load(Ordering::Relaxed) as f64;
         if grants > 0.0 {
@@ -174,7 +174,6 @@ impl Guarded {
         if self.inside.swap(true, Ordering::SeqCst) {
             self.violations.fetch_add(1, Ordering::SeqCst);
         }
-        // The update is not atomic, so that two simultaneous holders lose an update.
         let value = self.value.load(Ordering::SeqCst);
         self.value.store(value + 1, Ordering::SeqCst);
         self.inside.store(false, Ordering::SeqCst);
@@ -283,7 +282,7 @@ fn finish(metrics: &mut Metrics, parts: &[Part], guarded: &Guarded) {
 fn handoff(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
     let contenders = [maker.make()?, maker.make()?];
     let (guarded, parts) = (Guarded::default(), Mutex::new(Vec::new()));
-    // The time and the contender of the last release.
+    // When a contender was last about to release the lock, and which contender.
     let released = Mutex::new((Instant::now(), usize::MAX));
     thread::scope(|scope| -> Result<()> {
         for (me, mut contender) in contenders.into_iter().enumerate() {

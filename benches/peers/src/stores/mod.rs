@@ -92,7 +92,7 @@ struct Run {
     round: usize,
     metrics: Metrics,
     note: Option<String>,
-    /// `None` on systems that do not show the time of processors.
+    /// `None` except on Linux.
     disturbance: Option<Disturbance>,
 }
 
@@ -203,8 +203,8 @@ fn usage(pid: u32) -> Usage {
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
         let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
-        // `fields` begins with the process's state: 1 is the parent, 11 to 14 are times, those of ended
-        // children included (PostgreSQL has a child for each connection), and 21 is resident pages.
+        // `fields` begins with the process's state. 1 is the parent, 21 resident pages, 11 to 14 are times;
+        // the last two times are of ended children (PostgreSQL has a child for each connection).
         if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21))
         {
             processes.insert(pid, (*parent as u32, ticks.iter().sum(), *pages));

@@ -121,7 +121,7 @@ impl Report<'_> {
         Some((lower + upper) / 2.0)
     }
 
-    /// The runs during which the machine was not quiet, and how much.
+    /// The runs during which the machine was not quiet, each with its disturbance.
     pub fn disturbed(&self) -> Vec<String> {
         let disturbed = self.runs.iter().filter_map(|run| {
             let disturbance = run.disturbance.filter(Disturbance::is_too_much)?;

@@ -17,7 +17,7 @@ type Job = (String, oneshot::Sender<u16>);
 
 /// Maximum number of requests that wait or work at a time.
 const THREADS: usize = 16;
-/// Maximum number of further requests in the queue; any more get an answer at once.
+/// Maximum number of further requests in the queue. Any more get a 503 at once.
 const QUEUE: usize = 64;
 
 fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {

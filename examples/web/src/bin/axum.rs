@@ -48,7 +48,7 @@ async fn main() -> Result<()> {
     let mut end = signal(SignalKind::terminate())?;
     let ended = async move { end.recv().await.map_or((), drop) };
     axum::serve(listener, app).with_graceful_shutdown(ended).await?;
-    // All requests are answered. Shutting down waits until their releases have reached the server.
+    // All requests are answered. `shutdown` releases what is still held, and blocks until this is done.
     spawn_blocking(move || client.shutdown()).await??;
     Ok(())
 }

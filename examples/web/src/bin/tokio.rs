@@ -19,7 +19,7 @@ async fn make_report() {
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
 
-/// Makes a report while the hold lasts, and releases it.
+/// Makes a report while the hold lasts, then releases the lock.
 async fn make_holding(guard: OwnedGuard) -> u16 {
     let (tell, lost) = oneshot::channel();
     guard.on_lost(move |loss| drop(tell.send(loss.clone())));
@@ -28,7 +28,7 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
         // The lock is lost: a write from now on needs a fencing token.
         Ok(_loss) = lost => {}
     }
-    // `unlock` waits for the server's answer, and returns an error if the hold was lost.
+    // `unlock` blocks until the server answers. It returns an error if the hold was lost.
     let ended = spawn_blocking(move || released(guard.unlock())).await;
     ended.map_or(500, |outcome| status(&outcome))
 }
