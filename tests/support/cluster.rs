@@ -24,7 +24,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns `None`, after [`super::missing`], if no server with cluster support is installed.
+    /// Returns `None`, after [`super::missing`], if neither Redis 7 nor Valkey is installed.
     #[track_caller]
     pub fn start() -> Option<Cluster> {
         Cluster::start_with(&[])
@@ -119,7 +119,7 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Waits until, for all running members, each slot has a primary and the replicas are up to date.
+    /// Waits until all members see a primary for each slot, and each replica is connected to its primary.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         self.all_agree("agree that all is well", |index| {

@@ -89,8 +89,8 @@ pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// The beginning of a command line that runs the rest as the first of `users` that exists. Empty unless this
-/// process is root.
+/// The words that make the command after them run as the first of `users` that exists. Empty if there is no
+/// such user, or if this process is not root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
@@ -169,7 +169,6 @@ pub fn listens(pid: u32, port: u16) -> bool {
         return true;
     }
     let process = Path::new("/proc").join(pid.to_string());
-    // The process may have ended.
     let Ok(files) = fs::read_dir(process.join("fd")) else { return false };
     let links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
     let number =

@@ -1,8 +1,8 @@
 //! Unplanned failovers while replicas lag behind a busy master: which grants does the new master not know?
 //!
-//! The replicas are stopped for a while, and when they resume, they drop their link to the master before they
-//! read what it sent meanwhile. Then the master is killed, so the grants of that time are forgotten. Clients
-//! with default options run beside clients that wait for no replica.
+//! The replicas are stopped for a while. Then the master is killed, and the replicas resume. They drop their
+//! link to the master before they read what it sent meanwhile, so they do not know the grants of that time.
+//! Clients with default options run beside clients that wait for no replica.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -18,7 +18,7 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
     Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
 }
 
-/// Nodes for the servers at these indexes, which are the labels, so that each name always has the same node.
+/// Nodes for the servers at these indexes. Their labels keep each name on its node, whatever the ports.
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()
@@ -158,7 +158,7 @@ test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |serve
     for name in &names {
         for (kind, make) in kinds {
             let taken = make(&other, &of(kind, name)).try_lock().unwrap();
-            // A second reader may hold the lock, but only on the node where the first one does.
+            // A second reader is granted too, unless the name has moved to another node.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
         // A writer may also read. But a read on the name's new node would wait for the writer's own hold on
@@ -210,8 +210,6 @@ test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
         };
         comes_true_within(LONG, || listening(&servers[0]) + listening(&servers[1]) == names.len());
         holder.change_ring(moving()).unwrap();
-        // The holds are released on the nodes that granted them. A waiter that misses the message acquires
-        // the lock on the name's new node.
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let again: Vec<(&String, Guard)> = names
             .iter()
@@ -302,7 +300,6 @@ test_on!(a_hanging_ring_node_affects_only_its_names, servers(3), |servers| {
     for (home, guard) in guards {
         match home {
             1 => assert!(guard.check().is_err(), "a hold outlived its node"),
-            // If the machine stalls for most of a lease, holds on any node are lost.
             _ => assert!(guard.unlock().is_ok() || stalled_since(start) > ms(1_500), "lost at node {home}"),
         }
     }

@@ -34,7 +34,7 @@ fn is_root(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_fenced_write_keeps_the_files_mode_and_owner() {
+fn a_fenced_write_keeps_mode_and_owner_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     let (_, fence) = fences();
