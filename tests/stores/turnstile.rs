@@ -140,8 +140,8 @@ test_on!(a_waiting_mysql_client_acquires_within_20_ms_of_release, MysqlServer::s
     assert!(took <= ms(20), "{took:?}");
 });
 
-// A frozen client or another program may hold the server's lock that makes a client the poller. Then all
-// waiters must poll for themselves.
+// A frozen client or another program may hold the polling turn, which is a lock of the server. Then no client
+// polls often, and each waiter acquires by its own polls.
 test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();

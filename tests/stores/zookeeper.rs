@@ -149,7 +149,7 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
-/// An environment variable that makes this program run [`check_on`]. Its value has the URL and the file.
+/// An environment variable that makes this program run [`check_on`], with a server's URL and a log file.
 const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
 
 #[test]
@@ -193,7 +193,7 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     let leased = one.get_lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
     let behind = Waiter::on(other.get_lock("a"), move |lock| lock.acquire_owned());
-    // The client also waits for `d`. Its queue place ends with the session, so it must queue again.
+    // The client `one` also waits for `d`. Its queue place ends with the session, so it must queue again.
     let held = Holding::take(&other.get_lock("d"));
     let waits_on = Waiter::start(turn(one.get_lock("d")));
     let ended = now();
@@ -511,6 +511,6 @@ test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |ser
     relay.cut();
     let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "the lock is never released");
-    // The holder must open a new connection before it can release the lock.
+    // The holder needs a new connection for the release, so this may take up to a command time-out.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 });

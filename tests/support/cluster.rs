@@ -69,7 +69,7 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {SOON}"))
-                // 0: a replica may be elected however long it was cut off, and a new replica gets the data at
+                // A replica can be elected however long it was cut off, and a new replica gets the data at
                 // once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");

@@ -84,7 +84,7 @@ impl Etcd {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// The files of two authorities: the one that signed the member's certificate, and another.
+    /// The certificate files of two authorities: the one that signed the member's certificate, and another.
     pub fn authorities(&self) -> [std::path::PathBuf; 2] {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
     }

@@ -116,7 +116,7 @@ pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     assert!(good, "{installer:?}: {text}");
     let new = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
     copy(&data, &new.path().join("data"));
-    // The rename fails if another test has finished its own first.
+    // The rename fails if another test has made the folder first. Then this copy is superfluous.
     fs::rename(new.path().join("data"), kept).ok();
 }
 
@@ -211,7 +211,7 @@ pub fn example(name: &str) -> PathBuf {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    // Other features than this test's would build the whole library again.
+    // With other features than this test's, cargo would build the whole library again.
     let features = [
         ("tls", cfg!(feature = "tls")),
         ("tracing", cfg!(feature = "tracing")),

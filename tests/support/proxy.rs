@@ -132,7 +132,7 @@ pub struct Proxy {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// A fault that a test has requested. It stays requested when this value is dropped.
+/// A fault that a test has requested. Dropping this value does not cancel the fault.
 pub struct Fault {
     shared: Arc<Shared>,
     id: usize,

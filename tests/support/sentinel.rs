@@ -110,7 +110,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name one master other than `old`, and it agrees. Returns its index.
+    /// Waits until all Sentinels name the same new master, and its own role is master. Returns its index.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;
@@ -133,7 +133,7 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // The Sentinels refuse a failover right after another one, and may abandon one on a busy machine.
+            // The Sentinels refuse a failover soon after another, or abandon one, so requests are repeated.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());

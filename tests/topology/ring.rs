@@ -132,7 +132,7 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     fails(asleep.get_lock("another").try_lock(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
-    // Each epoch may be used for one list only.
+    // A new list needs a higher epoch than the client's present list.
     fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 });
 
@@ -185,7 +185,7 @@ test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |serve
 test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
-    // The waiter may learn of the change late, but within its retry time-out.
+    // The waiter learns of the change late, so its retry time-out is long.
     let waiting = builder(Ring::new(two.clone())).retry_timeout(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
@@ -457,7 +457,7 @@ impl Tally {
 }
 
 #[test]
-fn changing_nodes_under_load_grants_nothing_twice() {
+fn no_name_is_granted_twice_while_nodes_change_under_load() {
     const NAMES: usize = 1_000;
     let rounds = crate::rounds();
     let Some(servers) = servers(9) else { return };
