@@ -229,8 +229,7 @@ fn cluster_failovers_lose_no_lock_by_default() {
                     );
                     cluster.members[primary].kill();
                     cluster.members[primary].restart();
-                    // While the server loads its data, it answers INFO, but not what `wait_until_whole` asks.
-                    // So INFO comes first.
+                    // A loading server answers INFO, but not what `wait_until_whole` asks, so INFO is first.
                     let follows = || {
                         let text: String = cluster.ask(primary, &["INFO", "replication"]);
                         text.contains("role:slave") && text.contains("master_link_status:up")
