@@ -310,40 +310,35 @@ test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nod
     nodes.assert_nothing_left(lock.name());
 });
 
-test_on!(
-    redlock_calls_fail_within_their_timeouts_without_a_majority,
-    alone(),
-    Nodes::start(5),
-    |mut nodes| {
-        // The lease is long, so that no leftover grant expires during the test.
-        let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
-        let name = fresh("too-few");
-        let lock = client.get_lock(&name);
-        takes_and_gives_back(&lock);
-        nodes.servers[0].kill();
-        nodes.servers[1].kill();
-        nodes.servers[2].stop();
-        let begun = now();
-        let error = lock.try_lock().unwrap_err();
-        assert!(begun.elapsed() <= 3 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
-        assert!(error.is_retryable(), "{error}");
-        let text = error.to_string();
-        assert!(text.contains("2 of 5 servers answered, but 3 are needed"), "{text}");
-        for server in &nodes.servers {
-            assert!(text.contains(&format!("127.0.0.1:{}: ", server.port())), "{text}");
-        }
-        let begun = now();
-        let error = lock.lock().unwrap_err();
-        assert!(error.is_retryable(), "{error}");
-        // The client's retry time-out is two seconds.
-        assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
-        assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
-        nodes.is_given_back(&name, &[3, 4]);
-        nodes.servers[2].cont();
-        comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
-        lock.unlock().unwrap();
+test_on!(calls_fail_within_their_timeouts_without_a_majority, alone(), Nodes::start(5), |mut nodes| {
+    // The lease is long, so that no leftover grant expires during the test.
+    let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
+    let name = fresh("too-few");
+    let lock = client.get_lock(&name);
+    takes_and_gives_back(&lock);
+    nodes.servers[0].kill();
+    nodes.servers[1].kill();
+    nodes.servers[2].stop();
+    let begun = now();
+    let error = lock.try_lock().unwrap_err();
+    assert!(begun.elapsed() <= 3 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
+    assert!(error.is_retryable(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("2 of 5 servers answered, but 3 are needed"), "{text}");
+    for server in &nodes.servers {
+        assert!(text.contains(&format!("127.0.0.1:{}: ", server.port())), "{text}");
     }
-);
+    let begun = now();
+    let error = lock.lock().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    // The client's retry time-out is two seconds.
+    assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
+    assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
+    nodes.is_given_back(&name, &[3, 4]);
+    nodes.servers[2].cont();
+    comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
+    lock.unlock().unwrap();
+});
 
 test_on!(a_minority_that_is_down_at_first_joins_later, alone(), Nodes::start(5), |mut nodes| {
     nodes.servers[3].kill();
