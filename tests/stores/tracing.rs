@@ -30,7 +30,7 @@ impl Visit for Told {
     }
 }
 
-/// Records all spans and events of this process, by one subscriber for all threads, as in a real program.
+/// The library's spans and events in this process, which [`Keeps`] records by one subscriber for all threads.
 #[derive(Default)]
 struct Kept {
     spans: Mutex<Vec<(Told, u64)>>,
@@ -49,7 +49,7 @@ fn kept() -> &'static Kept {
     let is_first = KEPT.get().is_none();
     let kept = KEPT.get_or_init(Kept::default);
     if is_first {
-        // fails if another test has set a subscriber meanwhile
+        // fails if another test has just set its subscriber, which records into the same `KEPT`
         drop(tracing::subscriber::set_global_default(Keeps(AtomicU64::new(0))));
     }
     kept
@@ -116,7 +116,7 @@ impl Subscriber for Keeps {
 }
 
 impl Kept {
-    /// The spans of a lock in the order of their beginnings, with names and the requested fields.
+    /// A lock's spans in order of creation, each as name, level, these fields, and `open` until it ends.
     fn spans(&self, lock: &str, fields: &[&str]) -> Vec<String> {
         let spans = self.spans.lock().unwrap();
         let of_it =
@@ -174,7 +174,7 @@ fn waits_and_holds_have_spans() {
 }
 
 #[test]
-fn at_risk_and_lost_events_are_in_the_holds_span() {
+fn risk_and_loss_events_come_inside_the_hold_span() {
     let (kept, clock, name) = (kept(), ManualClock::new(), fresh("at risk"));
     let store = MemoryStore::with_clock(clock.clone());
     let guard = client(&store).get_lock(&name).acquire().unwrap();

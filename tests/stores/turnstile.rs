@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: of the clients that wait for a name, one has the *polling turn*: it is the name's
-//! designated poller, and polls often. No waiter depends on the poller.
+//! MySQL and MariaDB: of the clients that wait for a lock, one has the *polling turn*: it is the lock's
+//! designated poller, and polls often. The others poll too, but seldom, so no waiter depends on the poller.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -64,8 +64,8 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The waiters poll seldom, and the clients write directory entries. All these requests must be fewer than
-    // the poller's, or than `seldom` if a busy machine slowed the poller.
+    // The waiters poll each 50–100 ms, and the clients write directory entries. All these requests must be
+    // fewer than the poller's, or than three per 40 ms (and eight) if a busy machine slowed the poller.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
@@ -79,7 +79,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "clients are left in the queue");
 });
 
-// The poller keeps its connection, as it polls for another name too. So only a request can pass its turn on.
+// The poller polls for another name too, so its connection, whose end would free the turn, stays open.
 test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();
@@ -101,7 +101,7 @@ test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(
     assert_eq!(front(&mut admin, &names[1]), Some(session));
 });
 
-test_on!(a_waiting_client_retakes_the_polling_turn_after_each_outage, MysqlServer::start(), |server| {
+test_on!(a_waiter_retakes_the_polling_turn_after_each_killed_session, MysqlServer::start(), |server| {
     watch_for_stalls();
     let name = fresh("again");
     let _held = server.client().get_lock(&name).acquire_owned().unwrap();
@@ -140,8 +140,8 @@ test_on!(a_waiting_mysql_client_acquires_within_20_ms_of_release, MysqlServer::s
     assert!(took <= ms(20), "{took:?}");
 });
 
-// A frozen client or another program may hold the server's lock that makes a client the poller. Then all
-// waiters must poll for themselves.
+// A frozen client or another program may hold the polling turn, which is a lock of the server. Then no client
+// polls often, and each waiter acquires by its own polls.
 test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();
@@ -163,8 +163,8 @@ test_on!(waiters_acquire_although_a_frozen_session_holds_the_polling_turn, Mysql
     assert_eq!(front(&mut admin, &name), stuck);
 });
 
-// While the connection `spare` is open, the client `few` has none for polling. The client `without`, like
-// earlier versions, never becomes the poller.
+// While the connection `spare` is open, the user's limit leaves the client `few` no second connection, which
+// a poller needs. The client `without`, like earlier versions, never becomes the poller.
 test_on!(waiters_that_cannot_take_the_polling_turn_are_served, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     server.make_user("few", "WITH MAX_USER_CONNECTIONS 2");

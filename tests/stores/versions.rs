@@ -1,6 +1,6 @@
 //! A client of an earlier commit beside a client of today, on every store: they exclude each other, or one
 //! refuses what the other has stored. The old client is the program `leasehold` of that commit, which
-//! `./check versions` builds and names in `LEASEHOLD_OLD_PROGRAM`. The program has no session locks.
+//! `./check versions` builds and names in `LEASEHOLD_OLD_PROGRAM`. It cannot take session locks.
 
 use std::process::Child;
 
@@ -47,7 +47,7 @@ impl Old<'_> {
         (text.contains("HELD"), text)
     }
 
-    /// Starts a process that holds the lock; `None` if the lock is busy.
+    /// Starts a process that holds the lock; `None` if the process ends without it, as when the lock is busy.
     fn holds(&self, name: &str) -> Option<Child> {
         let folder = programs::in_memory();
         let sign = folder.path().join("held");

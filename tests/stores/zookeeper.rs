@@ -1,6 +1,6 @@
-//! ZooKeeper beyond the contracts: sessions that end, servers that go and return, the order of waiters, and
-//! the nodes. Some scenarios come from the tests of Curator's mutex. `tests/interop/curator.rs` tests Curator
-//! beside this crate.
+//! What the contract tests, which run on all stores, do not show of ZooKeeper: sessions that end, servers
+//! that go and return, the order of waiters, and left nodes. Some scenarios come from the tests of Curator's
+//! mutex. `tests/interop/curator.rs` tests Curator beside this crate.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{reexecuted, test_name};
 
-/// Sessions that end soon enough for a test to wait.
+/// Sessions so short that a test can wait for their end.
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
 const SESSION: Duration = ms(2_000);
 const COMMAND: Duration = ms(500);
@@ -41,11 +41,11 @@ fn client_with_times(url: &str, session: Duration, command: Duration) -> LockCli
 }
 
 #[test]
-fn a_long_outage_ends_holds_in_time() {
+fn a_long_zookeeper_outage_ends_holds_within_the_session_time() {
     ends_holds_and_leaves_nothing(Duration::ZERO);
 }
 
-/// When the server returns, the session continues with all nodes that no client has deleted.
+/// The session outlives the outage with its nodes, so the client must delete the lost hold's node.
 #[test]
 fn a_lost_hold_is_freed_when_the_server_returns() {
     // Long enough for the client to begin the clean-up of its unanswered renewal while the server is away.
@@ -84,8 +84,8 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
-    // The time-out is short, because the renewing thread also writes the directory entry, and
-    // then renews only after the answer or the time-out.
+    // The thread that renews also writes the directory entry. While the server hangs, this request delays the
+    // next renewal by the time-out, so the time-out is short.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.get_lock("hung").acquire().unwrap();
@@ -105,7 +105,7 @@ test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHO
 test_on!(a_timed_wait_ends_in_time_when_the_server_hangs, ZooKeeper::start(CALM), |server| {
     let one = client(&server.url());
     let held = one.get_lock("stalled").acquire_owned().unwrap();
-    // After five to six seconds the call polls once more, and that request times out.
+    // The call polls once more after five to six seconds. That request times out after the wait's end.
     let (wait, timeout) = (ms(6_000), ms(2_000));
     let options = LockClient::builder().url(server.url()).command_timeout(timeout);
     let other = options.directory(false).build().unwrap();
@@ -145,16 +145,15 @@ test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3,
     assert!(next > fence, "{next:?} after {fence:?}");
 });
 
-/// With such long ticks, a follower reports its clients to the leader so late that the test can kill the
-/// follower before.
+/// With these long ticks, the test can kill a follower before the follower reports its clients to the leader.
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
-/// An environment variable that makes this program run [`check_on`]. Its value has the URL and the file.
+/// An environment variable that makes this program run [`check_on`], with a server's URL and a log file.
 const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
 
 #[test]
-fn a_resumed_holder_does_not_trust_a_followers_answers() {
+fn a_resumed_holder_does_not_trust_answers_of_a_follower() {
     if let Ok(work) = std::env::var(CHECK) {
         let (url, file) = work.split_once(' ').unwrap();
         return check_on(url, Path::new(file));
@@ -182,7 +181,7 @@ fn a_resumed_holder_does_not_trust_a_followers_answers() {
     let (guard, at_grant) = waiter.returns_within(LONG).0.unwrap();
     let at_grant = at_grant.lines().filter(|line| *line == "held").count();
     comes_true_within(LONG, || said("lost"));
-    // One check may have been recorded late.
+    // One check from before the grant may have been recorded after it.
     assert!(held() <= at_grant + 1, "two clients hold the lock in {} checks", held() - at_grant);
     guard.unlock().unwrap();
 }
@@ -194,7 +193,7 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     let leased = one.get_lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
     let behind = Waiter::on(other.get_lock("a"), move |lock| lock.acquire_owned());
-    // The client also waits for `d`. Its queue place ends with the session, so it must queue again.
+    // The client `one` also waits for `d`. Its queue place ends with the session, so it must queue again.
     let held = Holding::take(&other.get_lock("d"));
     let waits_on = Waiter::start(turn(one.get_lock("d")));
     let ended = now();
@@ -233,7 +232,7 @@ test_on!(broken_connections_lose_no_hold_and_no_waiter, ZooKeeper::start(CALM), 
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
 
-test_on!(a_node_with_an_unanswered_creation_is_removed, ZooKeeper::start(CALM), |server| {
+test_on!(a_node_is_removed_if_its_creation_was_not_answered, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let one = client_with_times(&relay.url(), ms(20_000), ms(1_500));
     let other = client(&server.url());
@@ -255,7 +254,7 @@ test_on!(a_node_with_an_unanswered_creation_is_removed, ZooKeeper::start(CALM), 
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
 });
 
-// The client does not wait, so only the failed try itself can remove its node from the queue.
+// The client does not try again, so only the clean-up of this try can remove its node from the queue.
 test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let one = client_with_session(&relay.url(), ms(20_000));
@@ -296,7 +295,7 @@ test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |ser
             });
         }
         let next = next.returns_within(LONG).0.unwrap();
-        // The release is repeated, and must not touch the next hold, of another owner or of this thread.
+        // The client repeats the release, which must not end the next hold, whoever has it.
         throughout(ms(300), || next.check().is_ok());
         next.unlock().unwrap();
         let again = lock.acquire().unwrap();
@@ -373,7 +372,7 @@ test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server|
     assert_eq!(server.figure("zk_watch_count"), 0);
 });
 
-test_on!(a_lock_under_another_locks_path_is_no_waiter, shared(), |server| {
+test_on!(child_locks_are_not_counted_as_waiters_of_the_parent, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
     {
@@ -402,7 +401,7 @@ test_on!(a_lock_under_another_locks_path_is_no_waiter, shared(), |server| {
 });
 
 #[test]
-fn connecting_without_a_server_fails_at_once_with_advice() {
+fn an_unreachable_zookeeper_host_is_named_without_the_password() {
     let nobody = crate::support::server::Port::claim();
     let error = fails(
         LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())),
@@ -414,7 +413,7 @@ fn connecting_without_a_server_fails_at_once_with_advice() {
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
 
-test_on!(a_host_answering_bytewise_does_not_block_the_next_host, shared(), |server| {
+test_on!(hosts_that_send_single_bytes_do_not_block_the_next, shared(), |server| {
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();
@@ -440,7 +439,7 @@ test_on!(a_host_answering_bytewise_does_not_block_the_next_host, shared(), |serv
     }
 });
 
-test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::start(SHORT), |server| {
+test_on!(a_directory_entry_ends_with_the_zookeeper_session, ZooKeeper::start(SHORT), |server| {
     let relay = Relay::before(&server);
     let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
     let other = client(&server.url());
@@ -461,7 +460,7 @@ test_on!(a_clients_directory_entry_ends_with_its_zookeeper_session, ZooKeeper::s
 
 // A reader behind a waiting writer also waits for the readers before that writer. So a cycle can lead through
 // the writer, although the writer holds nothing.
-test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
+test_on!(a_deadlock_of_readers_through_a_waiting_writer_is_reported, shared(), |server| {
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
         connected(|| options().detect_deadlocks_after(ms(200)).build())
@@ -512,6 +511,6 @@ test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |ser
     relay.cut();
     let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "the lock is never released");
-    // The holder must open a new connection before it can release the lock.
+    // The holder needs a new connection for the release, so this may take up to a command time-out.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// The time limit of a test. Some tests need ten seconds of a busy processor.
+/// The shortest time limit of a test: on a busy machine, ten seconds of processor time can take minutes.
 const HANGS: Duration = Duration::from_secs(400);
 
 /// Runs `body` in a new process of this program, which runs only the calling test.

@@ -16,7 +16,7 @@ pub fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// Uses the lock until its client caches it, which a client does not do after the first use.
+/// Uses the lock until its client caches it. The first use is not enough for that.
 #[track_caller]
 pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
     let is_cached = || {

@@ -24,7 +24,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns `None`, after [`super::missing`], if no server with cluster support is installed.
+    /// Returns `None`, after [`super::missing`], if neither Redis 7 nor Valkey is installed.
     #[track_caller]
     pub fn start() -> Option<Cluster> {
         Cluster::start_with(&[])
@@ -69,7 +69,7 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {SOON}"))
-                // 0: a replica may be elected however long it was cut off, and a new replica gets the data at
+                // A replica can be elected however long it was cut off, and a new replica gets the data at
                 // once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
@@ -119,7 +119,7 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Waits until, for all running members, each slot has a primary and the replicas are up to date.
+    /// Waits until all members see a primary for each slot, and each replica is connected to its primary.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         self.all_agree("agree that all is well", |index| {

@@ -32,8 +32,8 @@ impl Baseline {
         self
     }
 
-    /// Lets the check count threads of the library and descriptors too. The test must be alone in its
-    /// process.
+    /// Makes the check also count the library's threads, and the descriptors of the process. The test must be
+    /// alone in its process.
     pub fn alone(mut self) -> Baseline {
         self.threads = threads().map(|names| names.len());
         self.descriptors = descriptors();
@@ -79,8 +79,8 @@ impl Baseline {
     }
 }
 
-/// Returns those of the keys that exist, and makes them persist, so that a test that awaits a release cannot
-/// mistake an expiry for it.
+/// Returns those of the keys that exist, and removes their expiries. So a test that awaits a release does not
+/// take an expiry for the release.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {
@@ -90,8 +90,8 @@ pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &
     keys.into_iter().filter(|key| is_there(key)).collect()
 }
 
-/// Panics if a hash in any database has no TTL: nobody would ever free that lock. A test may call this at any
-/// time.
+/// Panics if a hash in any database has no TTL: if its holder died, nobody would ever free that lock. A test
+/// may call this at any time.
 #[track_caller]
 pub fn assert_every_hash_has_a_ttl(server: &RedisServer) {
     let found = hashes_without_ttl(&mut server.admin());

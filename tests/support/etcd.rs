@@ -84,7 +84,7 @@ impl Etcd {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// The files of two authorities: the one that signed the member's certificate, and another.
+    /// The certificate files of two authorities: the one that signed the member's certificate, and another.
     pub fn authorities(&self) -> [std::path::PathBuf; 2] {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
     }
@@ -180,9 +180,9 @@ impl Etcd {
         let client = format!("{scheme}://127.0.0.1:{}", self.port.number());
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
-        // etcd's shortest lease is one and a half election times, rounded up: one second here.
+        // etcd's shortest lease is 1.5 election times, rounded up to whole seconds: one second here.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        // With bcrypt's default cost a login takes 0.1 s. Tokens live for 2 s, so that tests see one expire.
+        // The low bcrypt cost makes logins fast. Tokens live for 2 s, so that tests see one expire.
         let options = format!(
             "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
@@ -210,7 +210,7 @@ impl Etcd {
             }
             match self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#) {
                 Ok((200, _)) => true,
-                // For a server with TLS, an open port is enough, since only the test has the certificates.
+                // This plain request fails if the server speaks TLS. Then the open ports are enough.
                 Err(_) if self.tls => true,
                 other => {
                     last = format!("{other:?}");

@@ -53,7 +53,7 @@ pub struct Outcome {
     pub grants: usize,
     /// The number of grants of the lock with the fewest.
     pub least: usize,
-    /// The number of pairs of holds, of different owners, that overlapped.
+    /// The number of findings that are not about tokens, such as two holds that overlapped.
     pub overlaps: usize,
     pub tokens: usize,
     pub refused: u64,
@@ -115,7 +115,7 @@ impl Load {
         self.shared.subjects.iter().find(|subject| subject.name == name).expect("a lock of this load")
     }
 
-    /// The longest time from `since` on in which one of these locks was not granted.
+    /// The longest time, from `since` on, between two successive grants of one of these locks.
     pub fn longest_gap(&self, names: &[String], since: Instant) -> Duration {
         let gap = |name: &String| {
             let grants = self.subject(name).grants.lock();

@@ -219,8 +219,8 @@ pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// The number of clients that listen for a lock, either as first in the queue or for all releases. `count` is
-/// NUMSUB or SHARDNUMSUB. `ask` sends a command to the lock's server.
+/// The number of clients that listen for a lock: for their turns in its queue, or for all releases, whichever
+/// is more. `count` is NUMSUB or SHARDNUMSUB. `ask` sends a command to the lock's server.
 pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -> redis::Value) -> usize {
     let channels = if count == "NUMSUB" { "CHANNELS" } else { "SHARDCHANNELS" };
     let turns = ask(&["PUBSUB", channels, &format!("leasehold_wake:{{{name}}}:*")]);

@@ -1,4 +1,4 @@
-//! A private MariaDB or MySQL; see [`server`](super::server).
+//! A private MariaDB or MySQL, on a free port, with its data in a temporary folder.
 //!
 //! `LEASEHOLD_MYSQLD` names the server program. Otherwise it is found in `PATH` and `/usr/sbin`. The server
 //! refuses to run as root, so root starts it as the user `mysql` or `nobody`.
@@ -112,7 +112,7 @@ impl MysqlServer {
         self.try_connect("admin").unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// Connects over TCP only. (A switch to the Unix socket would take a second connection.)
+    /// Connects by TCP only: the Unix socket would take a second connection, beyond some users' limits.
     pub fn try_connect(&self, user: &str) -> mysql::Result<Conn> {
         let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url_as(user)))?;
         Conn::new(opts)

@@ -1,4 +1,4 @@
-//! A private PostgreSQL; see [`server`](super::server).
+//! A private PostgreSQL, on a free port, with its data in a temporary folder.
 //!
 //! The programs are found in `PATH` and in Debian's folders. PostgreSQL refuses to run as root, so root
 //! starts it as the user `postgres` or `nobody`.

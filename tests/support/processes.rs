@@ -170,9 +170,9 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
 pub const OTHER_NAMES: usize = 6;
 pub const OTHER_VISITS: usize = 30;
 
-/// Panics if names were used more slowly while another name was held and awaited. A name that waited behind
-/// the held one would be late at each use. So each name's quickest use counts, and the median, which a slow
-/// disk does not change: it delays only single commits.
+/// Panics if names were used more slowly while another name was held and awaited. If a name had to wait for
+/// the held one, each use of it would be late, so its quickest use shows that. A slow disk delays only single
+/// uses, and so does not change the median.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {

@@ -89,8 +89,8 @@ pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// The beginning of a command line that runs the rest as the first of `users` that exists. Empty unless this
-/// process is root.
+/// The words that make the command after them run as the first of `users` that exists. Empty if there is no
+/// such user, or if this process is not root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
@@ -116,7 +116,7 @@ pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     assert!(good, "{installer:?}: {text}");
     let new = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
     copy(&data, &new.path().join("data"));
-    // The rename fails if another test has finished its own first.
+    // The rename fails if another test has made the folder first. Then this copy is superfluous.
     fs::rename(new.path().join("data"), kept).ok();
 }
 
@@ -169,7 +169,6 @@ pub fn listens(pid: u32, port: u16) -> bool {
         return true;
     }
     let process = Path::new("/proc").join(pid.to_string());
-    // The process may have ended.
     let Ok(files) = fs::read_dir(process.join("fd")) else { return false };
     let links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
     let number =
@@ -212,7 +211,7 @@ pub fn example(name: &str) -> PathBuf {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    // Other features than this test's would build the whole library again.
+    // With other features than this test's, cargo would build the whole library again.
     let features = [
         ("tls", cfg!(feature = "tls")),
         ("tracing", cfg!(feature = "tracing")),

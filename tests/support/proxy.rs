@@ -93,7 +93,7 @@ pub enum Then {
 pub enum Do {
     /// The server runs the command. Its reply and all later bytes are lost.
     SwallowReply(Then),
-    /// The first bytes of the reply pass, this many, and the rest is lost.
+    /// Passes this many bytes of the reply, and loses the rest.
     CutReply(usize, Then),
     /// These bytes replace the reply.
     GarbleReply(Vec<u8>),
@@ -132,7 +132,7 @@ pub struct Proxy {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// A fault that a test has requested. It stays requested when this value is dropped.
+/// A fault that a test has requested. Dropping this value does not cancel the fault.
 pub struct Fault {
     shared: Arc<Shared>,
     id: usize,
@@ -234,7 +234,7 @@ impl Proxy {
         self.add(Box::new(pick), act, Some(1))
     }
 
-    /// Applies `act` to each command that `pick` selects, until the fault is cancelled.
+    /// As [`Proxy::next`], for each such command until the fault is cancelled.
     pub fn each(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, None)
     }
@@ -305,13 +305,13 @@ impl Proxy {
         self.shared.change(|state| state.ignored = Some(Vec::new()));
     }
 
-    /// Accepts new connections again. Returns once this is in effect.
+    /// Accepts new connections again after [`Proxy::refuse`]. Returns once this is in effect.
     pub fn accept(&self) {
         self.shared.change(|state| state.refuse = false);
         assert!(self.shared.wait(OWN_LIMIT, |state| state.listening), "the proxy does not listen");
     }
 
-    /// Closes these connections: to the server by FIN, to the client as `then` says. Returns their number.
+    /// Applies `then` to the clients' ends of these connections. Returns their number.
     pub fn kill(&self, which: Which, then: Then) -> usize {
         self.shared.change(|state| {
             let ids: Vec<u64> =

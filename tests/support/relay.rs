@@ -108,7 +108,6 @@ impl Relay {
             }
         }
         if !is_frozen() {
-            // Either side may have closed the connection already.
             [from, to].iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
         }
     }

@@ -14,7 +14,7 @@ pub const MASTER: &str = "locks";
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
 /// The time after which a planned failover has promoted a replica, or the Sentinels have abandoned it.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
-/// The longest failover. A Sentinel that has not run for 2 s does nothing for 30 s (its tilt mode).
+/// The limit of a failover: three tilts. A Sentinel that has not run for 2 s does nothing for 30 s (a tilt).
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// A master, two replicas and three Sentinels. All six processes end on drop.
@@ -65,8 +65,8 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // Sentinels elect only replicas that they checked within five pings. While the master is down
-            // they check once a second, so a shorter ping period would prevent failovers.
+            // Sentinels promote only replicas that they checked within the last five ping periods. While the
+            // master is down they check once a second, so a much shorter period would prevent failovers.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
             watching
@@ -99,7 +99,7 @@ impl SentinelSet {
         format!("{scheme}://{login}{}/{MASTER}{database}", places.join(","))
     }
 
-    /// The index of the master, as the first running Sentinel says.
+    /// The index of the master, as the first Sentinel says.
     pub fn master(&self) -> usize {
         self.named_by(0)
     }
@@ -110,7 +110,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name one master other than `old`, and it agrees. Returns its index.
+    /// Waits until all Sentinels name the same new master, and its own role is master. Returns its index.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;
@@ -124,7 +124,7 @@ impl SentinelSet {
         new
     }
 
-    /// Starts a planned failover, and returns the time of the request.
+    /// Requests planned failovers until the master has changed. Returns the time of the last request.
     #[track_caller]
     pub fn fail_over(&self) -> Instant {
         let old = self.master();
@@ -133,14 +133,14 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // The Sentinels refuse a failover right after another one, and may abandon one on a busy machine.
+            // The Sentinels refuse a failover soon after another, or abandon one, so requests are repeated.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());
         asked
     }
 
-    /// Starts killed servers, makes all others replicas of the master, and waits until the set is healthy.
+    /// Restarts killed servers, makes each server but the master its replica, and awaits a healthy set.
     #[track_caller]
     pub fn heal(&mut self) {
         let master = self.master();
@@ -156,7 +156,7 @@ impl SentinelSet {
         self.await_health();
     }
 
-    /// Waits until the Sentinels know each other and both replicas, and the replicas are up to date.
+    /// Waits until the Sentinels know each other and both replicas, whose links to the master are up.
     #[track_caller]
     pub fn await_health(&self) {
         let mut why = String::new();
@@ -236,7 +236,7 @@ struct Said {
 }
 
 impl FakeSentinel {
-    /// Starts a Sentinel that names the master at this port, since the failover number `epoch`.
+    /// Starts a server which says that failover number `epoch` made the server at this port the master.
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let answer = Arc::new(Mutex::new(Said { epoch, master, is_silent: false }));
         let says = Arc::clone(&answer);

@@ -61,7 +61,7 @@ impl ServerBinary {
     }
 }
 
-/// What the program prints for `--version`, which is run once.
+/// What the program prints for `--version`. This process runs each program only once for that.
 fn version_text(path: &Path) -> Option<String> {
     static ASKED: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock();
@@ -109,8 +109,8 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// A URL from `LEASEHOLD_TEST_REDIS`, for systems on which tests cannot start servers (Windows). By number: a
-/// server that all tests share, one whose connections a test ends, one that a test restarts.
+/// A URL from `LEASEHOLD_TEST_REDIS`, for systems on which tests cannot start servers (Windows). All tests
+/// share server 0. A test may end the connections of server 1, and restart server 2.
 pub fn given(which: usize) -> Option<String> {
     let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
     urls.split(' ').nth(which).map(str::to_owned)
@@ -231,7 +231,7 @@ impl Builder {
             (None, _) => {}
         }
         let mut log = String::new();
-        // If another process takes the port first, the next port is tried.
+        // If another process takes the port first, the server starts on another one.
         for _ in 0..20 {
             let port = Port::claim();
             let mut server = RedisServer {
@@ -456,7 +456,7 @@ impl RedisServer {
         std::fs::write(self.path.join("redis.conf"), config).unwrap();
     }
 
-    /// Starts the process and waits for its first answer. If the process ends first, returns its log.
+    /// Starts the process and waits for its first answer. Fails with its log if it ends first or is too slow.
     fn launch(&mut self) -> Result<(), String> {
         let mut program: Vec<&OsStr> = Vec::new();
         if let Some((name, _)) = &self.builder.netns {
@@ -510,8 +510,8 @@ impl RedisServer {
     }
 }
 
-/// A free TCP port that is reserved until drop, so that a server can restart on it. It is below the kernel's
-/// range for outgoing connections. A UDP socket with the same number keeps other tests from reserving it.
+/// A free TCP port, reserved until drop, so that a server can restart on it. No outgoing connection takes it,
+/// as it is below the kernel's range for them. No other test takes it, as a UDP socket has the same number.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,
@@ -537,7 +537,7 @@ impl Port {
     }
 }
 
-/// The library of `tests/support/clock.c`, which Rust's linker driver compiles once in this process.
+/// The library of `tests/support/clock.c`, which this process compiles once, by `cc`.
 fn clock_library() -> &'static Path {
     static LIBRARY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, library) = LIBRARY.get_or_init(|| {

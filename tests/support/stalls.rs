@@ -32,8 +32,7 @@ struct Meter {
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// The shortest time between readings of the run queues. It is also at least [`LOOKING`] times as long as a
-/// reading takes.
+/// The time between readings of the run queues; if readings are slow, [`LOOKING`] times as long as one takes.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
 /// A reading up to this age is not repeated.
@@ -55,8 +54,8 @@ pub fn stalled_since(start: Instant) -> Duration {
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
-/// As [`stalled_since`], for a span that has ended; at most the span's length. The first reading after the
-/// span counts too, because a reading shows a wait only when the wait is over.
+/// As [`stalled_since`], for a span that has ended; at most the span's length. Readings soon after the span
+/// count too, because a reading shows a wait only when the wait is over.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
     stalled_since(end); // takes a reading, if the last one is old
     let meter = meter().lock();
@@ -131,7 +130,7 @@ impl Meter {
 }
 
 /// The stalls in a span. `lost` has the time of each reading, and the sum of stalls up to then. `due` is the
-/// usual time between readings, so those within twice that after the span show the waits at its end.
+/// usual time between readings. Those up to twice `due` after the span show the waits at its end.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);
@@ -197,7 +196,7 @@ impl Queues {
     }
 }
 
-/// The process id as Linux, which counts the waits, has it. Under wine the process sees another.
+/// This process's id in `/proc` of Linux, which counts the waits. Under wine the process itself sees another.
 fn own_id() -> u32 {
     let of_linux = || fs::read_to_string("/proc/self/stat").ok()?.split(' ').next()?.parse().ok();
     cfg!(windows).then(of_linux).flatten().unwrap_or_else(std::process::id)

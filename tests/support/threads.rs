@@ -93,7 +93,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// The call's result. Panics if the call returned later than `promised` and [`SLACK`] after `start`.
+    /// The call's result. Panics if it came later than `promised`, [`SLACK`] and all stalls after `start`.
     #[track_caller]
     pub fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
         let (value, at) = self.outcome();
@@ -188,7 +188,7 @@ pub struct Waiter<T> {
     task: PathBuf,
 }
 
-/// Asserts that the waiters return one after the other, each within `limit` of the one before.
+/// Asserts that each waiter returns within `limit` after the waiters before it in the list.
 #[track_caller]
 pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>>, limit: Duration) {
     for waiter in waiters {
@@ -201,7 +201,7 @@ pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
 
 impl<T: Send + 'static> Waiter<T> {
-    /// Starts a thread, and returns once it has ended, or sleeps otherwise than for a server's answer.
+    /// Starts a thread, and returns once the thread has ended, or waits for something other than a server.
     #[track_caller]
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let waiter = Waiter::begin(work);

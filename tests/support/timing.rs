@@ -18,7 +18,7 @@ use super::stalls::{stalled_since, watch};
 /// How late a test may see an event on a busy machine with two cores: ε in `docs/guarantees.md`.
 pub const SLACK: Duration = ms(250);
 
-/// The time limit for what must happen at some time; then the test fails.
+/// The time limit for what must happen sooner or later. A test that exceeds the limit fails.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// A lease for holds that are renewed. It is so long that a busy machine renews them in time.
@@ -148,7 +148,7 @@ pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl F
     assert!(came, "{what} did not come");
 }
 
-/// Panics if `condition` is false at any time within `span`.
+/// Checks `condition` every 20 ms, and panics if it is false within `span`.
 #[track_caller]
 pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     let start = now();
@@ -165,7 +165,7 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if is_over {
             return;
         }
-        // The checks pause, because each is a request, and twelve tests may check at the same time.
+        // The checks pause, because they may be requests, and twelve tests may check at the same time.
         pass(ms(20));
     }
 }

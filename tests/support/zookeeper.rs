@@ -146,7 +146,7 @@ impl ZooKeeper {
     }
 
     fn wait_until_serving(&self) {
-        // The server opens the TLS port after the other one.
+        // The server opens the TLS port after the other one, so both must be open.
         let is_open = |port: &Port| listens(self.pid(), port.number());
         let serves = eventually(START_LIMIT, || {
             let is_ours = is_open(&self.port) && self.secure.as_ref().is_none_or(is_open);
@@ -226,7 +226,7 @@ pub struct Relay(relay::Relay, Arc<Interference>);
 struct Interference {
     swallows: AtomicBool,
     cuts: AtomicU8,
-    /// The id and password of the first client's session, from the server's answer.
+    /// The server's first answer, which contains the id and password of the first client's session.
     session: Mutex<Option<Vec<u8>>>,
 }
 
@@ -263,7 +263,7 @@ impl Relay {
         format!("zk://127.0.0.1:{}", self.0.port())
     }
 
-    /// Closes all connections. New ones are served.
+    /// Closes all connections, and passes answers again. New connections are served.
     pub fn cut(&self) {
         self.1.swallows.store(false, Ordering::SeqCst);
         self.0.cut();
@@ -294,7 +294,7 @@ impl Relay {
         greeting.extend(id);
         greeting.extend(password);
         greeting.push(0);
-        // The server closes the client's connection, and the client must not resume its session meanwhile.
+        // The client must not connect again and resume the session before it has ended.
         self.0.refuse(true);
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -1,8 +1,8 @@
 //! Unplanned failovers while replicas lag behind a busy master: which grants does the new master not know?
 //!
-//! The replicas are stopped for a while, and when they resume, they drop their link to the master before they
-//! read what it sent meanwhile. Then the master is killed, so the grants of that time are forgotten. Clients
-//! with default options run beside clients that wait for no replica.
+//! The replicas are stopped for a while. Then the master is killed, and the replicas resume. They drop their
+//! link to the master before they read what it sent meanwhile, so they do not know the grants of that time.
+//! Clients with default options run beside clients that wait for no replica.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -229,7 +229,7 @@ fn cluster_failovers_lose_no_lock_by_default() {
                     );
                     cluster.members[primary].kill();
                     cluster.members[primary].restart();
-                    // While the server loads its data, it answers INFO, but not what `wait_until_whole` asks.
+                    // A loading server answers INFO, but not what `wait_until_whole` asks, so INFO is first.
                     let follows = || {
                         let text: String = cluster.ask(primary, &["INFO", "replication"]);
                         text.contains("role:slave") && text.contains("master_link_status:up")

@@ -1,5 +1,5 @@
 //! Redlock on servers that are killed, stopped, emptied, or have their clocks moved: its promises, its costs,
-//! and the one case with two holders, which only the resource can refuse.
+//! and the one case with two holders, in which only the resource can reject the older one.
 //!
 //! `LEASEHOLD_ROUNDS` (by default 2) is how often servers fail in the last test.
 
@@ -202,7 +202,7 @@ test_on!(redlock_sends_each_server_one_request_per_acquire_or_release, alone(), 
     // The time-outs are long, so that the client asks no slow server twice.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.get_lock(fresh("counted"));
-    // The first uses load the scripts and open all connections, so that they are not counted below.
+    // The first use loads the scripts and opens all connections, so these requests are not counted below.
     takes_and_gives_back(&lock);
     let asked = || -> Vec<u64> {
         let verbs = ["eval", "evalsha", "info", "hello", "ping"];
@@ -225,7 +225,7 @@ test_on!(a_list_shows_each_lock_once_despite_one_failed_server, alone(), Nodes::
             names
         })
     };
-    // A list asks server 0 first and server 2 last. Either may lack the data.
+    // A list asks server 0 first and server 2 last. Each may lack the data, so the test empties both in turn.
     for at in [0, 2] {
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =
@@ -259,7 +259,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
         let name = fresh("outlives");
         let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.servers[dead].kill();
-        // The span exceeds the lease, so the remaining servers must have renewed the hold.
+        // The span exceeds the lease, so the client must have renewed the hold at the remaining servers.
         throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
         guard.check().unwrap();
         assert!(!tries(&other.get_lock(&name)));
@@ -278,7 +278,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
 });
 
 test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nodes::start(5), |nodes| {
-    // A request lasts at most a tenth of the lease. Here the node time-out is shorter, and alone matters.
+    // A request lasts at most a tenth of the lease, which is longer here than the node time-out.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
     takes_and_gives_back(&lock);
@@ -310,7 +310,7 @@ test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nod
     nodes.assert_nothing_left(lock.name());
 });
 
-test_on!(calls_without_a_majority_fail_in_time, alone(), Nodes::start(5), |mut nodes| {
+test_on!(calls_fail_within_their_timeouts_without_a_majority, alone(), Nodes::start(5), |mut nodes| {
     // The lease is long, so that no leftover grant expires during the test.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
@@ -403,7 +403,7 @@ test_on!(building_a_client_without_a_majority_fails, alone(), Nodes::start(1), |
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
 });
 
-test_on!(redlock_nodes_may_map_lock_names_to_different_keys, alone(), Nodes::start(3), |nodes| {
+test_on!(each_redlock_node_can_map_names_to_its_own_keys, alone(), Nodes::start(3), |nodes| {
     let urls = nodes.urls();
     let given = [
         RedlockNode::new(&urls[0]),
@@ -420,7 +420,7 @@ test_on!(redlock_nodes_may_map_lock_names_to_different_keys, alone(), Nodes::sta
     elsewhere(move || takes_and_gives_back(&stranger.get_lock("stock")));
 });
 
-test_on!(flushed_scripts_do_not_fail_a_dropped_guards_release, alone(), Nodes::start(3), |nodes| {
+test_on!(a_dropped_guard_releases_its_lock_despite_flushed_scripts, alone(), Nodes::start(3), |nodes| {
     let seen = crate::support::observer::Seen::default();
     let client = nodes.builder().node_timeout(LONG).observer(seen.clone()).build().unwrap();
     let lock = client.get_lock(fresh("scripts"));
@@ -455,10 +455,10 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
     assert!(guard.unlock().unwrap_err().is_lost());
 });
 
-/// The lease in tests that stop or kill servers for longer than a lease.
+/// A short lease, for tests that wait for renewals or for longer than the lease.
 const BRIEF: Duration = ms(3000);
 
-/// Waits until a server's restored hold counts again: for two renewals, because one may already be running.
+/// Waits for two renewals (one may be running), so that a restored hold counts for the majority again.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());
@@ -641,7 +641,7 @@ fn a_grant_of_one_server_after_the_release_is_undone() {
 }
 
 #[test]
-fn a_late_grant_does_not_touch_the_threads_next_hold() {
+fn a_late_grant_does_not_touch_the_next_hold() {
     let _alone = alone();
     let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
     let name = fresh("late");
@@ -649,7 +649,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     let lock = client.get_lock(&name);
     lock.try_lock().unwrap_err();
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
-    // The thread continues once a majority answers, and then holds the lock under another owner number.
+    // The thread's new hold has another owner number, so the late grants are no grants of this hold.
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
     faults.iter().for_each(crate::support::proxy::Fault::release);
     throughout(ms(500), || lock.is_held_by_current_thread().unwrap());

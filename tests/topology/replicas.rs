@@ -34,7 +34,7 @@ impl Servers {
     fn add_replica(&mut self) {
         let of = format!("replicaof 127.0.0.1 {}", self.master.port());
         self.replicas.push(RedisServer::builder(self.master.binary()).config(&of).start());
-        // An acknowledgement is awaited, since a replica that counts as "online" may still be loading.
+        // The test awaits an acknowledgement, since a replica that counts as "online" may still be loading.
         let there = || have_all(&self.master, self.replicas.len());
         assert!(eventually(LONG, there), "the replica acknowledges nothing");
     }

@@ -18,7 +18,7 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
     Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
 }
 
-/// Nodes for the servers at these indexes, which are the labels, so that each name always has the same node.
+/// Nodes for the servers at these indexes. Their labels keep each name on its node, whatever the ports.
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()
@@ -132,7 +132,7 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     fails(asleep.get_lock("another").try_lock(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
-    // Each epoch may be used for one list only.
+    // A new list needs a higher epoch than the client's present list.
     fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 });
 
@@ -158,7 +158,7 @@ test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |serve
     for name in &names {
         for (kind, make) in kinds {
             let taken = make(&other, &of(kind, name)).try_lock().unwrap();
-            // A second reader may hold the lock, but only on the node where the first one does.
+            // A second reader is granted too, unless the name has moved to another node.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
         // A writer may also read. But a read on the name's new node would wait for the writer's own hold on
@@ -185,7 +185,7 @@ test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |serve
 test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
-    // The waiter may learn of the change late, but within its retry time-out.
+    // The waiter learns of the change late, so its retry time-out is long.
     let waiting = builder(Ring::new(two.clone())).retry_timeout(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
@@ -210,8 +210,6 @@ test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
         };
         comes_true_within(LONG, || listening(&servers[0]) + listening(&servers[1]) == names.len());
         holder.change_ring(moving()).unwrap();
-        // The holds are released on the nodes that granted them. A waiter that misses the message acquires
-        // the lock on the name's new node.
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let again: Vec<(&String, Guard)> = names
             .iter()
@@ -302,7 +300,6 @@ test_on!(a_hanging_ring_node_affects_only_its_names, servers(3), |servers| {
     for (home, guard) in guards {
         match home {
             1 => assert!(guard.check().is_err(), "a hold outlived its node"),
-            // If the machine stalls for most of a lease, holds on any node are lost.
             _ => assert!(guard.unlock().is_ok() || stalled_since(start) > ms(1_500), "lost at node {home}"),
         }
     }
@@ -460,7 +457,7 @@ impl Tally {
 }
 
 #[test]
-fn changing_nodes_under_load_grants_nothing_twice() {
+fn no_name_is_granted_twice_while_nodes_change_under_load() {
     const NAMES: usize = 1_000;
     let rounds = crate::rounds();
     let Some(servers) = servers(9) else { return };

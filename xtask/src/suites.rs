@@ -68,7 +68,7 @@ pub const SUITES: &[Suite] = &[
     suite(
         "stores",
         "stores",
-        "turnstile:: --skip=::a_waiting_mysql_client_acquires_within_20_ms_of_release --skip=::a_waiting_client_retakes_the_polling_turn_after_each_outage",
+        "turnstile:: --skip=::a_waiting_mysql_client_acquires_within_20_ms_of_release --skip=::a_waiter_retakes_the_polling_turn_after_each_killed_session",
     ),
     suite("stores", "stores", "roles::"),
     suite("stores", "stores", "zookeeper::"),
@@ -85,7 +85,7 @@ pub const SUITES: &[Suite] = &[
     suite(
         "timed",
         "stores",
-        "turnstile::a_waiting_mysql_client_acquires_within_20_ms_of_release turnstile::a_waiting_client_retakes_the_polling_turn_after_each_outage",
+        "turnstile::a_waiting_mysql_client_acquires_within_20_ms_of_release turnstile::a_waiter_retakes_the_polling_turn_after_each_killed_session",
     ),
     suite("versions", "stores", "versions::"),
 ];

@@ -34,7 +34,7 @@ fn is_root(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_fenced_write_keeps_the_files_mode_and_owner() {
+fn a_fenced_write_keeps_mode_and_owner_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     let (_, fence) = fences();
@@ -47,7 +47,7 @@ fn a_fenced_write_keeps_the_files_mode_and_owner() {
         fs::remove_file(&path).unwrap();
         fs::remove_file(beside(&path, ".fence")).unwrap();
     }
-    // The set-user-ID and set-group-ID bits are dropped: the new content must not run as another user.
+    // The write clears the set-user-ID and set-group-ID bits: new content must not run as another user.
     fs::write(&path, "old").unwrap();
     set_mode(&path, 0o6755);
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
@@ -86,7 +86,7 @@ fn a_fenced_write_that_cannot_keep_the_owner_is_refused() {
         return missing(NEEDS_ROOT);
     }
     let folder = tempfile::tempdir().unwrap();
-    // The other user may have no right to the folder of this test program, and runs a copy.
+    // The other user may be unable to read this test program, and so runs a copy.
     let program = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     set_mode(&program, 0o755);

@@ -85,7 +85,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // If the other process broke the deadlock, this process may find no cycle and get no report.
+                // If the other process breaks the deadlock, this one may get no report: the limit is short.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "the deadlock was not reported");
@@ -125,8 +125,8 @@ impl Orders {
     }
 }
 
-/// A deadlock of two processes is reported, and broken where requested, within three seconds. A break wakes
-/// the other process. If one process is killed, the deadlock is reported as over after its lease.
+/// A deadlock of two processes is reported, and broken where requested, within three seconds. If it is
+/// broken, one of them acquires. If one is killed, the deadlock is reported as over after that one's lease.
 pub(crate) fn two_processes_deadlock_is_reported_and_broken(store: &str, start: Start) {
     if let Ok(orders) = std::env::var(ORDERS) {
         return serde_json::from_str::<Orders>(&orders).unwrap().take_both();
@@ -194,7 +194,7 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
                 panic!("{store}: the other has the lock, and it is over: {took:?}")
             };
             let (freed, over) = (got.saturating_sub(killed), over.saturating_sub(got));
-            // etcd rounds leases up to whole seconds and adds one second.
+            // On etcd a lease is up to a second longer, and etcd looks for ended leases every half second.
             assert!(freed <= LEASE + ms(1_500) + SLACK + stalled, "{store}: free after {freed:?}");
             assert!(over <= ms(1_000) + SLACK + stalled, "{store}: over {over:?} later");
             figures = format!("{figures}, killed, free after {freed:?}, told to be over {over:?} later");

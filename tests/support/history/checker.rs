@@ -155,7 +155,7 @@ fn check_latch(operations: &[&Operation]) -> Vec<String> {
         let here: Vec<_> = told.iter().filter(|operation| operation.value == Some(value)).collect();
         let downs: Vec<_> = here.iter().filter(|operation| operation.f == Doing::CountDown).collect();
         match downs.len() {
-            // No answer has this count, so an unanswered count-down must have led to it.
+            // No answered count-down led to this count, so an unanswered one must have done so.
             0 => {
                 let latest = told
                     .iter()

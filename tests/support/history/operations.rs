@@ -1,4 +1,4 @@
-//! Operations on locks, and their file format: one a line, as docs/proof.md describes. Both checkers read it.
+//! Operations on locks, and their file format (docs/proof.md): one a line. `checker` and Porcupine read it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub enum Doing {
     Count,
 }
 
-/// An operation on one lock, which took effect at one time between `call` and `ret`: nanoseconds of a clock
-/// that all processes share.
+/// An operation on one lock, which took effect at one time between `call` and `ret`. All times of a history
+/// are nanoseconds of the same clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {

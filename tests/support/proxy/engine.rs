@@ -143,7 +143,7 @@ impl State {
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
     }
 
-    /// Ends a link. Its threads end when they notice that it is gone, or when their read ends.
+    /// Ends a link, or only silences it. Its threads end once they notice its end, or their read ends.
     pub(super) fn end(&mut self, id: u64, then: Then) {
         if then == Then::Silent {
             let link = self.links.get_mut(&id).expect("a link that is open");
@@ -154,7 +154,6 @@ impl State {
             return;
         }
         let Some(link) = self.links.remove(&id) else { return };
-        // A shutdown fails if the other end is gone.
         drop(link.server.shutdown(Shutdown::Both));
         if then == Then::Reset {
             // The shutdown of the read side ends the reading thread, and sends no FIN. With a linger of zero,

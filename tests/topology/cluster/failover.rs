@@ -55,8 +55,8 @@ fn failovers(fault: Fault, what: &str) {
         let lost = seen.losses();
         let (grants, unknown) = load::end(load);
         assert_eq!(lost, 0, "a hold was lost, though each stayed within its window");
-        // A hand-off is a release that makes a waiter of the same client the owner. If a member dies with the
-        // answer, the hand-off cannot be repeated, so the unlock reports an unknown outcome.
+        // If a member dies with the answer of a hand-off (a release to a waiter of the same client), the
+        // client cannot repeat the hand-off, so the unlock reports an unknown outcome.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(
@@ -79,7 +79,6 @@ fn spread(all: &[Duration]) -> String {
 fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], figures: &mut Figures) {
     let primary = cluster.primary_of(&names[0]);
     let replica = cluster.replica_of(primary);
-    // Besides the load there are a lasting hold, a waiter for it, and a hold whose key is lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
     let held = holder.get_fenced_lock(&name).acquire().unwrap();

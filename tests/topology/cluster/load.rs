@@ -35,8 +35,8 @@ pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Durati
     (Load::start(&[(); 3].map(client), names, 3, Use { make: kind, drops: true }), seen)
 }
 
-/// Ends the load. Panics if a lock had two holders, a fence did not grow, or a call failed, except an unlock
-/// with an unknown outcome. Returns the numbers of grants, and of unlocks with an unknown outcome.
+/// Ends the load. Panics if a lock had two holders or fewer than ten grants, a fence did not grow, or a call
+/// failed, other than an unlock of unknown outcome. Returns the numbers of grants and of such unlocks.
 #[track_caller]
 pub(crate) fn end(load: Load) -> (usize, usize) {
     let mut outcome = load.stop();

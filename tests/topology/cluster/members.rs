@@ -103,7 +103,7 @@ fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
             // By default a grant sends a second script, for its replica.
             for (client, scripts) in [(&careless, 1), (&client, 2)] {
                 let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
-                // The first use loads all scripts.
+                // The first use also loads all scripts, so it is not counted.
                 lock.acquire().unwrap().unlock().unwrap();
                 let before = scripts_run(&cluster);
                 lock.lock().unwrap();

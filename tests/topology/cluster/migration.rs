@@ -8,7 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 
-/// The time in which all 48 threads of a fair queue hold the lock for 1 ms each, on a busy machine.
+/// The time limit for 48 threads to hold the lock for 1 ms each, on a busy machine.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -154,7 +154,7 @@ fn every_waiter_is_granted_after_its_slot_moved() {
 }
 
 #[test]
-fn a_hold_and_its_waiter_survive_their_slots_move() {
+fn a_hold_and_its_waiter_survive_moving_their_slot() {
     on_cluster(|cluster| {
         let seen = Seen::default();
         for (number, way) in [Auto, Plain, Auto, Plain].into_iter().enumerate() {
@@ -190,7 +190,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
 
 /// While a slot moves, the client finds moved keys, and creates new keys, on the new member.
 #[test]
-fn locks_work_in_the_middle_of_a_slots_move() {
+fn locks_work_in_the_middle_of_moving_a_slot() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
@@ -200,7 +200,6 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         let token = client.get_token_lock(name("token")).acquire().unwrap();
         let slot = Move::begin(cluster, &tag, 0, 1);
         ["before", "dropped", "token"].iter().for_each(|what| slot.take(&name(what)));
-        // A renewal must find the key on the new member. It adds the time since the last renewal.
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "the hold was not renewed");
@@ -225,8 +224,8 @@ fn locks_work_in_the_middle_of_a_slots_move() {
     });
 }
 
-/// The queue has moved already, and the lock has not. No waiter is notified, no call fails, and the client
-/// does not take the errors for missing permissions.
+/// The queue has moved already, and the lock has not. Then no waiter is notified, but no call fails, and the
+/// client does not take the members' errors for missing permissions.
 #[test]
 fn a_lock_works_when_only_its_queue_has_moved() {
     on_cluster(|cluster| {
