@@ -216,7 +216,7 @@ contract!(report_contended_tells_a_leader_that_another_candidate_waits, needs(He
     leader.report_contended().unwrap();
     leader.report_contended().unwrap();
     assert_eq!(leader.events().recv_timeout(LONG), Ok(LeaderEvent::Contended { term }));
-    let_pass(ms(1_500), "another report");
+    let_pass(ms(3_000), "two more reports");
     assert!(leader.events().len() <= 1, "more than one unread event waits");
     leader.withdraw().unwrap();
     assert!(matches!(rival.events().recv_timeout(LONG), Ok(LeaderEvent::Elected { .. })));

@@ -361,3 +361,15 @@ fn is_contended_registers_its_hold_before_subscribing() {
     assert!(!keeps.engine.is_contended("is_contended", &held.hold).unwrap());
     assert!(is_told.try_recv().unwrap());
 }
+
+#[test]
+fn a_waiting_reader_of_the_same_client_contends_with_no_reader() {
+    let (keeps, name) = (CachingClient::begin(), named("a"));
+    let read = || acquire_as(Kind::Read, &keeps.engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let held = read();
+    let (told, is_told) = bounded(1);
+    let (engine, hold) = (Arc::clone(&keeps.engine), Arc::clone(&held.hold));
+    keeps.store.attempts.before(move || told.send(engine.is_contended("is_contended", &hold)).unwrap());
+    thread::scope(|scope| drop(scope.spawn(read)));
+    assert!(!is_told.try_recv().unwrap().unwrap());
+}
