@@ -259,6 +259,29 @@ fn a_lock_works_when_only_its_queue_has_moved() {
     });
 }
 
+/// The lock has moved already, and the queue has not. A second queue, on the new member, would then make the
+/// move of the queue fail with BUSYKEY.
+#[test]
+fn no_queue_begins_on_the_new_member_before_the_old_queue_moves() {
+    on_cluster(|cluster| {
+        let client = || builder(cluster).command_timeout(T * 6).build().unwrap();
+        let (holder, waiter, other) = (client(), client(), client());
+        let name = cluster.name_on(0, "ahead");
+        let line = format!("leasehold_lock_queue:{{{name}}}");
+        let held = holder.get_lock(&name).acquire().unwrap();
+        let lock = waiter.get_lock(&name);
+        let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
+        assert!(eventually(LONG, || cluster.ask::<i64>(0, &["ZCARD", &line]) == 1));
+        let slot = Move::begin(cluster, &name, 0, 1);
+        slot.take(&name);
+        assert!(!other.get_lock(&name).try_lock_for(ms(300)).unwrap());
+        slot.take(&line);
+        slot.end();
+        held.unlock().unwrap();
+        waiting.outcome();
+    });
+}
+
 /// A fenced lock has a key and a counter. While they are on two members, nobody can acquire the lock.
 #[test]
 fn fenced_locks_wait_while_their_keys_are_on_two_members() {
