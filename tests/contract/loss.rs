@@ -209,6 +209,17 @@ contract!(locking_after_a_loss_is_a_new_hold, |store| {
     }
 });
 
+contract!(a_reentry_after_a_forced_release_begins_a_new_hold, |store| {
+    let [lock, operator] = store.two("forced", |client, name| client.get_lock(name));
+    let guard = lock.acquire().unwrap();
+    assert!(operator.force_unlock().unwrap());
+    assert!(lock.try_lock().unwrap());
+    assert_eq!((guard.state(), lock.hold_count().unwrap()), (HoldState::Lost, 1));
+    lock.unlock().unwrap();
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(!operator.is_locked().unwrap());
+});
+
 contract!(a_reentry_notices_that_another_owner_took_the_lock, |store| {
     let [lock, stranger] = store.two("silent", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
