@@ -27,7 +27,7 @@ use crate::time::checked_lease;
 /// At no time are more permits taken than were set up and added. Waiting clients are served in order of
 /// arrival, but a waiter for three permits does not hold up a waiter for one permit, and may wait for as long
 /// as others take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose
-/// answer is lost is repeated and counted once, for up to ten minutes.
+/// answer is lost counts once: it is repeated until the retry time-out, for at most five minutes.
 ///
 /// # Examples
 /// ```
@@ -309,7 +309,7 @@ fn parse_id(text: &str) -> Option<[u8; 16]> {
 ///
 /// # Guarantees
 /// When the latch opens, all waiters continue: by a message, or within 1.2 s if the message is lost. A
-/// count-down whose answer is lost is repeated, and counted once, for up to ten minutes.
+/// count-down whose answer is lost counts once: it is repeated as a [`Semaphore`]'s requests are.
 ///
 /// # Examples
 /// ```
