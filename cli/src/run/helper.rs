@@ -242,7 +242,7 @@ impl Helper<'_> {
                 // Both sending threads have ended. If no report came, nothing watches the command.
                 Err(RecvTimeoutError::Disconnected) if self.ended.is_none() => self.dead(Report::Unwatched),
                 // No event can come, so `recv_timeout` does not wait.
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(wait),
+                Err(RecvTimeoutError::Disconnected) => std::thread::park_timeout(wait),
             }
             self.family.reap();
         }
