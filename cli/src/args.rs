@@ -314,8 +314,8 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) want: Want,
     /// The process for which the lock is kept; when this process ends, the lock is released. Defaults to the
-    /// calling shell ($$). Needed in a background job ($BASHPID), under programs that fork workers, and if
-    /// sudo, timeout or the like starts `hold` ($$), because such a program ends with `hold`.
+    /// calling shell ($$). Needed in a background job ($BASHPID), under programs that fork workers, and if a
+    /// program such as sudo or timeout starts `hold` ($$): by default the lock ends with that program.
     #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
     /// The signal to the shell and all processes that it started when the lock cannot be kept. An interactive
@@ -620,7 +620,7 @@ mod tests {
         assert!(count > 20, "{count} lines");
     }
 
-    /// The arguments in a line that calls the program, with placeholders replaced by values.
+    /// The arguments in a line that calls the program. `None` if the line only mentions it.
     fn arguments(line: &str) -> Option<Vec<String>> {
         let line = line.split(" # ").next()?.split(" | ").next()?;
         let at = line.find("leasehold ").filter(|at| {

@@ -61,7 +61,7 @@ struct ModelTime {
 }
 
 std::thread_local! {
-    /// Thread-local, since a test runs its executions one after the other in its own thread.
+    /// Thread-local, so that each test has its own: shuttle runs all threads of a model in the test's thread.
     static TIME: RefCell<ModelTime> = RefCell::default();
 }
 

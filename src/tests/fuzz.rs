@@ -17,8 +17,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const CASES: u32 = 20_000;
 
-/// How many bytes a parser may allocate at most, freed ones included, for an input of `bytes` bytes. An empty
-/// cluster's map of slots alone takes 256 KiB.
+/// How many bytes a parser may allocate at most, freed ones included, for an input of `bytes` bytes. Of the
+/// constant part, an empty cluster's map of slots takes 256 KiB.
 fn allowed(bytes: usize) -> usize {
     1024 * 1024 + 256 * bytes
 }

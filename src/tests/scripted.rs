@@ -167,7 +167,7 @@ pub(crate) struct Scripted {
     pub(crate) inspections: Asked<Option<Snapshot>>,
     pub(crate) descriptions: Asked<Inspection>,
     pub(crate) forces: Asked<bool>,
-    /// The answers to hand-offs, made when they are read. A hand-off without a script is not sent.
+    /// Scripts that answer hand-offs; each runs when the answer is read. A hand-off without one is not sent.
     pub(crate) handoffs: Asked<Handoff>,
     /// The scripts for waiters that begin to listen.
     pub(crate) listens: Asked<()>,

@@ -35,7 +35,7 @@ impl ZooKeeperAddress {
             Error::invalid("connect", format!("{wrong}; write it as {form}"))
         };
         let servers = ServerList::read(options, "zks", PORTS, unusable)?;
-        // Only `@` can be escaped in the path.
+        // In the path only `%40` is an escape; any other `%` stands for itself.
         let chroot = format!("/{}", servers.path).trim_end_matches('/').replace("%40", "@");
         if !chroot.is_empty() {
             path::check(&chroot).map_err(|_said_below| unusable())?;

@@ -71,7 +71,7 @@ pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// Owner and lease from a node's text. If another program made the node: the text's first line instead of the
+/// Owner and lease from a node's text. If another program made the node, the text's first line stands for the
 /// owner (Curator writes the client's address), or the node's name if that line is empty.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     let text = String::from_utf8_lossy(data);

@@ -15,7 +15,7 @@ use crate::time::{Clock, Moment};
 
 const PAGE: usize = 250;
 
-/// An entry's age is its lease less this time. ZooKeeper reports no age, so each entry is shown as new.
+/// An entry's remaining time, which ZooKeeper does not report. The maximum shows each entry as just written.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl ZooKeeperStore {

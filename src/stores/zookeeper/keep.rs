@@ -36,7 +36,7 @@ impl Session {
                 }
             }
             if state.last_number != last_number {
-                // Changes do not wake this thread while it writes without the mutex, so it checks again.
+                // During this write, changes by other threads do not wake this one, so it checks again.
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }
@@ -102,7 +102,7 @@ mod tests {
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
-    /// The session time-out. The thread's first sign of life comes after a sixteenth of it, so in no test.
+    /// The session time-out: so long that no sign of life is due during a test.
     const SESSION: Duration = Duration::from_secs(3_600);
     const LONG: Duration = Duration::from_secs(30);
 

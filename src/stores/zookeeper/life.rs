@@ -47,8 +47,7 @@ struct Trail(VecDeque<LifeStep>);
 struct LifeStep {
     sent: Moment,
     answered: Moment,
-    /// For how long the leader has certainly run, not stood still, between the trail's first answer and this
-    /// one.
+    /// The time from the trail's first answer to this one, without possible pauses of the leader.
     ran: Duration,
     /// The sending time of the latest request that the server had certainly reported before this answer.
     handed_in: Option<Moment>,
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sessions_window_starts_at_its_connection() {
+    fn a_sessions_window_begins_with_its_connection() {
         let life = connected();
         assert_eq!(life.window().until(), at(0).plus(window(life.timeout)));
     }
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_sent_before_the_ping_is_proven_do_not_count() {
+    fn requests_sent_before_the_leaders_ping_is_proven_add_nothing() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
         // These requests too were sent at 12 s, before the answer that proves the ping, so they add nothing.
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_clients_pause_its_session_window_begins_before_the_pause() {
+    fn soon_after_a_clients_pause_only_requests_before_it_count() {
         let life = connected();
         beat(&life, 2..41, Duration::ZERO);
         let before = counted_from(&life);

@@ -75,8 +75,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses data of another format version. If none is stored and `notes` is set, stores our version.
-    /// Other refusals are ignored here, because the first lock reports them.
+    /// Fails if another format version is stored. If none is stored and `notes` is set, stores ours. If the
+    /// server refuses the read or write, the first lock reports that.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data(&path), deadline) {
@@ -282,7 +282,7 @@ impl ZooKeeperStore {
                 continue;
             }
             let mode = one.family.mode();
-            // A writer's node comes before its own read node, so the lock is shown as held by a writer.
+            // The first holder gives the kind: a writer that also reads is listed as a writer first.
             if !seen.is_held() {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }

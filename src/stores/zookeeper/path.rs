@@ -68,7 +68,7 @@ impl ListedFolder {
     }
 }
 
-/// The folder with the wanted locks. If the pattern is a path, the folder before its first wildcard.
+/// The folder with the wanted locks: if the pattern is a path, the last folder before its first wildcard.
 pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
     let literal = format!("{}{plain}", wanted.prefix);
@@ -140,8 +140,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server has run out of numbers. Servers then repeat the last number, so that two nodes hold
-    /// the lock, or overflow, so that the newest node holds it (ZooKeeper's `DataTree`).
+    /// Whether the server has run out of numbers. It then repeats the last number, so two nodes hold the
+    /// lock, or gives negative ones, so the newest node holds the lock (ZooKeeper's `DataTree`).
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }
@@ -204,7 +204,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn lock_names_that_are_paths_stay_unchanged_others_are_encoded() {
+    fn lock_names_are_percent_encoded_unless_they_are_paths() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn path_listings_read_only_the_folder_before_the_wildcard() {
+    fn a_path_pattern_lists_only_the_folder_before_its_wildcard() {
         let of = |prefix: &str, pattern: &str| {
             let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
             let place = listed("/app", &wanted);

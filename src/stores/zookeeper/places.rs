@@ -31,7 +31,7 @@ struct NodePlace {
 #[derive(Debug, Clone)]
 pub(super) struct LockNode {
     pub(super) name: Arc<str>,
-    /// The transaction that created the node. Its number grows over all locks of an ensemble.
+    /// The number of the transaction that created the node: the fencing token. It grows over all locks.
     pub(super) transaction: u64,
     pub(super) life: Arc<Life>,
 }
@@ -60,7 +60,7 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// The channels of cached locks by path, notified of waiters and of the connection's end.
+    /// The channels of cached locks, by the lock's path. A waiter, or the connection's end, notifies them.
     pub(super) recalls: Channels,
 }
 

@@ -270,8 +270,7 @@ impl ZooKeeperStore {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// The name and text of a holder's node: of the owner of `key`, if that owner is among the holders.
-    /// `None` if there is no holder.
+    /// The name and text of a holder's node, if possible of `key`'s owner. `None` if there is no holder.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);
@@ -298,7 +297,7 @@ impl ZooKeeperStore {
         let (holder, lease) = described(&shown, &data);
         let until = self.session.places.until(&key.path, &shown);
         let left = until.map(|until| until.since(Clock::System.now()));
-        // If a node of this client is not in `places`, it was deleted after the reading, so no time is left.
+        // A node of this client that is not in `places` was deleted meanwhile, so no time is left.
         let is_over = holder.rsplit_once(':').map(|(client, _)| client)
             == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {

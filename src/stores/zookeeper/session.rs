@@ -30,7 +30,7 @@ use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// How long [`Session::close`] waits for the reply, and then for the threads, one of which may be connecting.
+/// The longest time that [`Session::close`] waits for the server's reply, and then for its threads to end.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Notifies `topic` of the node's next event. Callers set the watch afterwards, so they do not miss it.
+    /// Makes the next event of the node at `path` notify `topic`. Callers then set the server's watch.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();

@@ -148,7 +148,7 @@ impl Directory for Redlock {
             }
             // `describe` limits the time of each server, so a listing needs no common deadline.
             let agreed = Inspect::describe(self, &name, Moment::NEVER)?;
-            // Owners that only a minority granted hold nothing, so this server's view is not listed.
+            // If the majority names other owners than this server, another server's page lists the lock.
             if owners(&agreed).eq(owners(seen)) {
                 listed.push(agreed);
             }

@@ -98,8 +98,8 @@ impl Redlock {
         answers
     }
 
-    /// Replaces answers by "not held" if their servers do not count for the claim (see `restores`). `before`:
-    /// the servers that did not count when the request was sent; those that do not count now are added.
+    /// Replaces answers by "not held" if their servers do not count for the claim (see `restores`) now, or
+    /// did not when the request was sent (`before`).
     fn counted<T>(
         &self,
         claim: &Claim,

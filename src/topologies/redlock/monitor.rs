@@ -48,9 +48,9 @@ pub(super) struct NodeMonitor {
     /// New holds must not use owner numbers below this: late requests under them may arrive.
     pub(super) unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Set after a server came back, or granted a restore: the client then renews all holds early.
+    /// Set after a server came into use, or granted a restore: the client then renews all holds early.
     pub(super) renew_early: AtomicBool,
-    /// The outcome of each server's first connect. `None` once `Redlock::connect` has read all outcomes.
+    /// The outcome of each server's first connect. `None` once `Redlock::connect` waits no longer.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
@@ -133,7 +133,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Decides the result of a release, and orders a clean-up for servers that did not answer.
+    /// Decides the result of a release. After the last level's, orders clean-ups where the hold may remain.
     pub(super) fn released(&self, claim: &Claim, left: u32, votes: &Votes<Release>) -> Answer<Release> {
         if left > 0 {
             let still = votes.count(|release| *release == Release::StillHeld);
@@ -150,7 +150,7 @@ impl NodeMonitor {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             return votes.too_few("unlock", &self.places(), freed > 0, say_release);
         }
-        // A server that did not answer may still have the hold, so a clean-up follows there. A server that
+        // A server that did not confirm may still have the hold, so a clean-up follows there. A server that
         // was out of use before the hold began has no hold.
         self.clean_up_where(claim, |at, node| match votes.0.get(at) {
             Some(Ok(_)) | None => false,
@@ -261,9 +261,8 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The late grant is removed, so the clean-up ends. But if an earlier clean-up had no
-                    // answer, the server may execute it later, and delete a restored hold. So this clean-up
-                    // goes on until `until`, and the server does not count.
+                    // The hold is removed, so the clean-up ends, unless an earlier unanswered one may still
+                    // arrive and delete a restored hold.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {

@@ -47,8 +47,8 @@ pub(crate) struct VotingNode {
     /// Empty until the first successful connection.
     pub(super) member: OnceLock<Voter>,
     outage: Mutex<Option<NodeOutage>>,
-    /// The first owner number that was unused when the server last went out of use. Until its return the
-    /// server gets no requests, so it holds nothing under this number and later ones.
+    /// The first owner number that was unused when the server last went out of use. A server out of use gets
+    /// no requests, so it holds nothing under this number or a higher one.
     unasked_from: AtomicU64,
 }
 

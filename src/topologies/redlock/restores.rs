@@ -250,7 +250,7 @@ mod tests {
 
     /// If `over` forgot a sent restore, the server could grant it later, and nobody would release it.
     #[test]
-    fn a_sent_restore_is_undone_when_its_hold_ends() {
+    fn over_returns_the_server_of_an_unanswered_restore() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_lost_twice_is_restored_twice() {
+    fn a_server_that_loses_a_hold_twice_gets_two_restores() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         let later = |ms| begun.plus(Duration::from_millis(ms));

@@ -60,7 +60,7 @@ fn takes(time: Duration) -> impl FnOnce() + Send + 'static {
 }
 
 #[test]
-fn a_leases_remaining_validity_never_underflows() {
+fn a_leases_valid_part_excludes_elapsed_time_and_clock_drift() {
     let ms = Duration::from_millis;
     assert_eq!(validity(ms(1000), ms(100)), Some(ms(888)));
     assert_eq!(validity(ms(1000), ms(987)), Some(ms(1)));
@@ -286,8 +286,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
     second.renewals.say(refused);
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
-    // The monitor sends all due restores together. Once a third hold is restored, `lost` and `doubtful` would
-    // have been sent too, if they were due.
+    // The monitor sends all due restores together. So if `lost` or `doubtful` were due, its restore would be
+    // sent before a third hold is restored.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
@@ -415,7 +415,7 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
 }
 
 #[test]
-fn an_undo_goes_on_if_one_request_had_no_answer() {
+fn a_clean_up_once_unanswered_is_repeated_even_after_success() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.say(in_doubt);
     third.cleanups.say_each([in_doubt(), freed(), freed()]);

@@ -88,8 +88,8 @@ impl<T> Votes<T> {
         Error::new(kind, action, text)
     }
 
-    /// The error for a request that too few servers answered. `has_changed` says that some server carried the
-    /// request out, so the outcome is unknown.
+    /// The error for a request that too few servers answered. The outcome is unknown if a server has carried
+    /// the request out (`has_changed`), or may have.
     pub(super) fn too_few<R>(
         &self,
         action: &'static str,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_time_is_when_enough_leases_end_for_a_majority() {
+    fn a_retry_waits_until_enough_leases_end_for_a_majority() {
         let votes = Votes(vec![busy(50), busy(10), busy(30), busy(20), busy(40)]);
         assert_eq!(votes.retry_after(), Some(MS * 30));
         let votes = Votes(vec![granted(1), busy(10), busy(30), granted(1), busy(40)]);

@@ -57,8 +57,7 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Compares only with this client's ring, which may be old. `announce` then compares with the marks
-        // that nodes store: only the marks show whether `moving_from` names every earlier list that it must.
+        // This client's ring may be old, so `announce` also compares with the marks that the nodes store.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))

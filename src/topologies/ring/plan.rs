@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn another_ring_with_the_same_epoch_is_refused() {
+    fn an_older_ring_or_another_of_equal_epoch_is_refused() {
         let (one, two) = (Ring::new(TWO), Ring::new(THREE).epoch(2).moving_from(TWO));
         let error = refusal(&one, &two);
         assert_eq!(error.kind(), ErrorKind::StaleRing);

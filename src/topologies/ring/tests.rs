@@ -8,7 +8,7 @@ use crate::seam::Failure;
 use crate::tests::scripted::Scripted;
 use crate::tests::{Attempted, Open, Said, soon};
 
-/// A hanging node answers only after this time, so a test that waits for it takes as long, and fails.
+/// A hanging node answers only after this time. A test that took as long has waited for it, and fails.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 

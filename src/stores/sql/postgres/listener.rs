@@ -130,7 +130,7 @@ impl Notifications {
         format!("leasehold_{hash:016x}")
     }
 
-    /// Listens over one connection. Ends with `Ok` when the client is closed, or the connection is old.
+    /// Listens over one connection, until the client is closed or the connection is due for replacement.
     async fn connected(
         &self,
         hub: &Arc<NotificationListener>,

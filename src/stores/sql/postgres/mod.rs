@@ -85,9 +85,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
 }
 
 /// The first statements on each connection, which replace settings of the server, database and role. Requests
-/// that the client has given up must end, and grants must be written to disk. Plans must use an index even if
-/// the table is small, because a plan remains when the table has grown. A plan does not depend on values, so
-/// each connection makes it once.
+/// that the client has given up must end, and grants must be written to disk. Each connection plans a
+/// statement only once, so the plan must use an index even while the table is small.
 fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
@@ -134,8 +133,8 @@ impl Database for Postgres {
         link.silent
     }
 
-    /// If the answer was late, notes the connection, because no time-out ends a commit that waits for a
-    /// standby. The next connection cancels the commit, so that sessions do not accumulate.
+    /// A session that did not answer may be in a commit that waits for a standby, which no time-out ends. The
+    /// next connection cancels the commit, so that such sessions do not accumulate.
     fn give_up(&self, link: PostgresConnection) {
         if link.silent {
             self.given_up.lock().push(link.client.cancel_token());

@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::refused::{self, Words};
 
-/// The failure of a request that was sent. After an error the server has rolled the statement back. If only
-/// the session's end is known, as behind a pooler whose server failed, the statement may have been committed.
+/// The failure of a request that was sent. After an error of the statement the server has rolled it back. If
+/// the session ended instead (not as idle), the statement may have been committed: the outcome is unknown.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -75,7 +75,7 @@ pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> An
     }
 }
 
-/// Whether a table was refused or locked. (The code of a locked row is the same, but `where_` is given.)
+/// Whether a table was refused or locked. (An error about a locked row has the same code, and a `where_`.)
 fn is_of_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());

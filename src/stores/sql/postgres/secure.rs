@@ -99,7 +99,7 @@ impl Write for Ready<'_, '_> {
 }
 
 impl SecureStream {
-    /// Runs `talk`. Before that, rustls completes the handshake and writes earlier bytes.
+    /// Runs `talk` on a stream that first completes the handshake and writes earlier bytes.
     fn talk<'a, 'b, T>(
         &'a mut self,
         context: &'a mut Context<'b>,
@@ -123,7 +123,7 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         if read.is_pending() {
-            // The first call may only have handled messages of TLS. The second lets new data wake the task.
+            // If the first call read only messages of TLS, the socket has no waker yet. The second sets it.
             read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
         buf.advance(ready!(read)?);

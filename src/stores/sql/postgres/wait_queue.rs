@@ -143,7 +143,7 @@ impl Postgres {
     }
 
     /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each
-    /// claim whether this wrote a missing channel: then earlier waiters could send no recall.
+    /// claim whether the channel was missing until now, so that earlier waiters could send no recall.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -176,7 +176,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // A recall has removed the channel. (If the claim `hears`, `mark` may have skipped a locked row.)
+            // A recall has removed the channel. (If the claim `hears`, `mark` may have failed to write it.)
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),

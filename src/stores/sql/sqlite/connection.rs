@@ -92,7 +92,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // SQLite has one index per file and process, so beside an open stray connection a new one is unsound.
+        // A new connection would use the index of an open one: unsound if that one's log was replaced.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
@@ -302,7 +302,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// Another thread searches for connections to close, but waits for the mutex until the new one is listed.
+    /// Another thread searches for stray connections, and waits for the mutex of `OPEN`, held by the test.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_new_connection_is_not_closed_as_stray() {

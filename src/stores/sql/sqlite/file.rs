@@ -66,7 +66,7 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// A warning if the log of changes is at least twice as long as `journal_size_limit`.
+/// A warning if the log of changes has 32 MiB or more: twice the `journal_size_limit` of 16 MiB.
 pub(super) fn long_log(path: &Path) -> Option<String> {
     let [log, _] = beside(path);
     let size = std::fs::metadata(log).ok()?.len();
