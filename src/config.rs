@@ -35,7 +35,7 @@ macro_rules! client_options {
                     "LEASEHOLD_RETRY_TIMEOUT" retry_timeout(time) "10s";
                 key_prefix: String = String::new(), "LEASEHOLD_KEY_PREFIX" key_prefix(text) "shop:";
                 map_names: Option<NameMapper> = None;
-                /// URLs without credentials, database and table: multi-locks order equal keys by this text.
+                /// Database, table, and URLs without credentials: multi-locks order equal keys by this text.
                 place: String = String::new();
                 /// The kind of store, as [`Health`](crate::Health) names it.
                 store: &'static str = "";

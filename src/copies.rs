@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 /// The longest wait for one connected replica, by default.
 const WITHIN: Duration = Duration::from_secs(1);
-/// The longest wait for files: a server may sync them only once a second, and then the write takes time.
+/// The longest wait for append-only files: a server may sync them only once a second, and a sync takes time.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many replicas a grant waits for, as the program has set it.

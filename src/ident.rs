@@ -183,7 +183,7 @@ impl Owner {
     }
 
     /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
-    /// text may be another program's secret, so it is not shown, nor ended as a hold (see `owners.lua`).
+    /// text may be another program's secret, so it is not shown. (`owners.lua` has the same rule.)
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
             let digits = number.strip_prefix('-').unwrap_or(number);

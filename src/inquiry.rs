@@ -19,7 +19,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 pub(crate) type Told<V> = Result<V, Cause>;
 type Ask<V> = Box<dyn Fn(&str) -> Told<V> + Send + Sync>;
 
-/// Asks a slow function about keys, on threads of its own. Asks anew about a key after the answer or `STUCK`.
+/// Asks a slow function about keys, on threads of its own: one question per key until its answer or `STUCK`.
 pub(crate) struct Inquiry<V> {
     thread: &'static str,
     ask: Ask<V>,

@@ -59,8 +59,7 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
     while !is_over() {
         manual.service(id, Some(until));
-        // Checked again after registering: this check sees an earlier change, and a later change ends the
-        // sleep.
+        // This sees a clock move or client's end before the registration; a later one ends the sleep.
         if !is_over() {
             waker.sleep(None);
         }

@@ -19,7 +19,7 @@ const MIN_CAPACITY: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct CrowdMap<K, V, S = RandomState> {
     map: HashMap<K, V, S>,
-    /// Most entries since memory was last freed; updated before entries are removed.
+    /// The largest number of entries since memory was last freed; updated before entries are removed.
     most: usize,
 }
 

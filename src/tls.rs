@@ -212,7 +212,7 @@ pub(crate) struct TlsStream {
 
 struct TlsSession {
     tls: ClientConnection,
-    /// Bytes of the socket that the session has not taken.
+    /// Bytes read from the socket that `tls` has not taken yet.
     raw: Vec<u8>,
     /// Whether plain text has come, which shows that the server accepted this client.
     is_accepted: bool,

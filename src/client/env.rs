@@ -343,7 +343,7 @@ mod tests {
 
     /// The tests of the command-line program cover the variables that this test leaves out.
     #[test]
-    fn each_variable_sets_its_option() {
+    fn variables_set_their_options() {
         let set = with(&[
             ("LEASEHOLD_USERNAME", "u"),
             ("LEASEHOLD_PASSWORD", "p"),

@@ -210,8 +210,8 @@ fn unsupported(action: &'static str) -> Error {
 }
 
 impl Locks {
-    /// Requests one page and returns its locks, perhaps none; `None` after the last page. For a caller that
-    /// shows the progress of a long list by [`cost`](Self::cost).
+    /// Returns the locks of the next page, or the rest of a begun one, perhaps none; `None` after the last
+    /// page. For a caller that shows the progress of a long list by [`cost`](Self::cost).
     ///
     /// # Errors
     /// As [`LockClient::list`]; nothing follows an error.

@@ -80,7 +80,7 @@ pub struct ClientInfo {
     pub by_this_client: bool,
     /// The client's holds and waits when it wrote the entry: up to 64, and those of threads that hold and wait.
     pub uses: Vec<LockUse>,
-    /// Number of further holds and waits.
+    /// Number of further locks that are held or waited for.
     pub unlisted: u64,
 }
 

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_record_of_a_nested_command_is_not_listed_as_a_client() {
+    fn wait_on_behalf_of_a_hold_is_no_client_entry() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written_under(one, waiter, 3);

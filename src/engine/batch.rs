@@ -27,8 +27,8 @@ pub(crate) struct BatchItem<'a> {
 /// but a request for this lock alone may succeed.
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
-/// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
-/// not wait, so each request grants all its locks or none, and takes locks that the wait queue reserves.
+/// Attempts once for uncontended locks (see [`Engine::can_ask_ahead`]). `or_none`: the caller will not wait,
+/// so each request grants all its locks or none, and takes locks that the wait queue reserves.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -155,7 +155,7 @@ pub(crate) struct LevelRelease {
     pub(crate) level: Option<u64>,
 }
 
-/// Releases all of these in order, even if some fail; returns the first failure.
+/// Releases all these levels, even if some fail; returns one of the failures.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());

@@ -130,8 +130,8 @@ impl Core {
         self.timer.waker().stand_still(still);
     }
 
-    /// Ends the threads; returns the claims to be cleaned up now. A hold that is to last longer
-    /// ([`Cleanup::from`]) ends with its lease instead.
+    /// Ends the threads; returns the claims to be cleaned up now. Claims with a later
+    /// [`Cleanup::from`] are left out: their holds end with their leases.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
