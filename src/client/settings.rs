@@ -15,7 +15,7 @@ pub const NANOS: fn() -> u64 = crate::system::nanos;
 pub const HOST_NAME: fn() -> String = crate::system::host_name;
 /// A duration in words.
 pub const SPAN: fn(Duration) -> String = crate::inspect::span;
-/// Whether a wait in the client's entry may be part of a deadlock: with such waits the search begins.
+/// Whether a wait in the client's entry may be part of a deadlock: the search starts at such waits.
 pub const MAY_BE_DEADLOCKED: fn(&ClientInfo) -> bool = |client| !ids_of(&client.uses).is_empty();
 
 /// The options in effect. Empty or `None` means the default.

@@ -262,7 +262,7 @@ impl CacheThread {
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
-            // `Core::end_cached` adds to the list, then checks for the stop: one of the two clears the list.
+            // Pairs with `Core::end_cached`: one of the two clears the list, so no ending thread waits in vain.
             self.ended.lock().clear();
         }
     }

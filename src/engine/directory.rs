@@ -156,7 +156,7 @@ impl Core {
 
     /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
     pub(crate) fn add_waiters(&self, key: &str, seen: &mut Inspection) {
-        // No subscriber means no waiter, except on token locks. (Spinning waiters never subscribe.)
+        // No subscriber means no waiter, except on token locks. (This misses spinning waiters.)
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own has shown all waiters.
         let has_queues = || (self.store.capabilities.queues)(Kind::Mutex);
