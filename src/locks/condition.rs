@@ -195,7 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Notifiers must hold the lock too, so none misses a waiter that joins the queue before its release.
+        // The waiter joins the queue under the lock. Notifiers must hold the lock too, so none misses the waiter.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);

@@ -170,7 +170,7 @@ pub(crate) trait Sweeping: Send + Sync {
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
     /// Whether the server refuses this client the right to notify the queue. Then the owners of later holds
-    /// contain [another client id](crate::ident::ClientId::without_queue), from which other clients see that.
+    /// contain [another client id](crate::ident::ClientId::without_queue), which shows the refusal to others.
     fn is_refused(&self) -> bool {
         false
     }
