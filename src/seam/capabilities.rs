@@ -163,7 +163,7 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes some rows or keys of locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Describes what, such as a transaction older than `age`, prevents the removal of old row versions.
+    /// Describes what prevents the removal of old row versions, such as a transaction older than `age`.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 

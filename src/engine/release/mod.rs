@@ -42,8 +42,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level of a hold, and waits for the answer. Repeats an unanswered request, which is safe because
-    /// it names the count that remains. If the outcome stays unknown, the watchdog repeats the request.
+    /// Ends one level of a hold, and waits for the answer. Repeats an unanswered request, which is safe
+    /// because it names the count that remains. If the outcome stays unknown, the watchdog repeats it.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -193,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a dropped guard. Waits in the cases that `leave` names, or if the store always waits.
+    /// Ends one level for a dropped guard. Waits in the cases that `leave` names, and if the store waits.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -260,8 +260,8 @@ impl Engine {
         })
     }
 
-    /// Repeats a request until it is answered, `give_up` has passed, the pause between two requests was
-    /// interrupted, or `may_go_on` says no after a failure.
+    /// Repeats a request until it is answered, an error is not retryable, `give_up` has passed, the pause
+    /// between two requests was interrupted, or `may_go_on` says no after a failure.
     /// Returns the answer, and whether an earlier request had an unknown outcome.
     pub(crate) fn repeat<T>(
         &self,

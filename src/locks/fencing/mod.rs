@@ -313,7 +313,7 @@ mod system {
     use rustix::fs::OFlags;
     use rustix::process::geteuid;
 
-    /// Options to open a file that follow no link, and do not block if the name is a pipe or a device.
+    /// Options that open a file, follow no link, and do not block if the name is a pipe or a device.
     pub(super) fn opening(mode: u32) -> OpenOptions {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let mut options = OpenOptions::new();
