@@ -20,7 +20,7 @@ pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sent
                                   rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
                                   zks://";
 
-/// Refuses a URL with an `@` after the hosts: its password has an unescaped `/`, `?` or `#`, so a part of the
+/// Refuses a URL with an `@` after the hosts: if its password has an unescaped `/`, `?` or `#`, a part of the
 /// password would be taken for a host.
 pub(crate) fn check_url(url: &str) -> Result<()> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);

@@ -123,7 +123,7 @@ fn is_tagged(name: &str) -> bool {
     name.contains('{')
 }
 
-/// The name within derived keys: in braces unless it has some, so that a cluster gives them the lock's slot.
+/// The name within derived keys: in braces unless it contains one, so that these keys have the lock's slot.
 pub(crate) fn in_braces(name: &str) -> [&str; 3] {
     if is_tagged(name) { ["", name, ""] } else { ["{", name, "}"] }
 }

@@ -195,7 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Notifiers must hold the lock too, so none misses a waiter that joins the queue before its release.
+        // The waiter joins the queue under the lock. Notifiers must hold it too, so none misses the waiter.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
@@ -299,7 +299,7 @@ impl Condition {
     }
 }
 
-/// Ends the loss channels of a hold, if a wait could not release the lock or could not acquire it again.
+/// Drops the loss callbacks and channels of a hold, if a wait could not release the lock or reacquire it.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);

@@ -133,7 +133,7 @@ impl Semaphore {
 /// A [`Semaphore`] whose permits have ids and leases: Redisson's `RPermitExpirableSemaphore`.
 ///
 /// The client renews a permit until it is released, unless the call named a lease; the permits of a dead
-/// process come back with the client's lease. (Redisson renews none.) Set the number of permits before
+/// process come back when their lease ends. (Redisson renews none.) Set the number of permits before
 /// acquiring; [`set_permits`](Self::set_permits) changes it later.
 ///
 /// # Examples

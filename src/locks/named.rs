@@ -123,7 +123,7 @@ impl RedisLock {
     /// # Errors
     /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), with nothing done,
     /// if the key is no lock: on Redis a hash with other fields than owners. (Every string may be a token
-    /// lock.) An error with [`outcome_unknown`](Error::outcome_unknown) is not repeated.
+    /// lock.) After an [unknown outcome](Error::outcome_unknown) the request is not repeated.
     pub fn force_unlock(&self) -> Result<bool> {
         self.engine.force("force_unlock", self.kind, self.checked("force_unlock")?)
     }

@@ -102,7 +102,7 @@ impl Reporter {
     /// any step, so the observer must not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
-        // A thread without thread-local storage is ending; `run_here` cannot note observers on it.
+        // An ending thread may have no thread-local storage. `run_here` then notes nothing: `false`.
         RUNS_HERE.try_with(|running| running.borrow().contains(&here)).unwrap_or(false)
     }
 

@@ -163,14 +163,14 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes some rows or keys of locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Describes what, such as a transaction older than `age`, prevents the removal of old row versions.
+    /// Describes what prevents the removal of old row versions, such as a transaction older than `age`.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
     /// Whether the server refuses this client the right to notify the queue. Then the owners of later holds
-    /// contain [another client id](crate::ident::ClientId::without_queue), from which other clients see that.
+    /// contain [another client id](crate::ident::ClientId::without_queue), which shows the refusal to others.
     fn is_refused(&self) -> bool {
         false
     }

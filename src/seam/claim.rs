@@ -79,7 +79,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have notes about this hold, whose release then shares no request with others.
+    /// Whether the store may have notes about this hold. Its release then is a request of its own.
     pub(crate) fn has_notes(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

@@ -94,7 +94,7 @@ impl<P: WakeupProtocol> Hub<P> {
     }
 
     /// As [`listen`](Self::listen), but a dropped subscription notifies `source`, which in turn calls the
-    /// hub's [`ChannelSource::left`]. Then the caller unlocks its mutexes, and calls [`wake`](Self::wake).
+    /// hub's [`ChannelSource::left`]. The caller of this method unlocks its mutexes, then calls `wake`.
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,

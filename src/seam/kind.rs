@@ -140,8 +140,8 @@ impl Family {
     }
 }
 
-/// A request about a count. Each change has a number of its own, the claim's owner number, by which the store
-/// recognizes a repetition within [`REQUEST_LASTS`](super::REQUEST_LASTS).
+/// A request about a count. Each change has a number of its own, the claim's owner number. By this number the
+/// store recognizes a repeated [`is_remembered`](Self::is_remembered) change, for [`super::REQUEST_LASTS`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// The count; `None`: never set up.

@@ -43,7 +43,7 @@ impl Engine {
     }
 
     /// Ends one level of a hold, and waits for the answer. Repeats an unanswered request, which is safe
-    /// because it names the count. If the outcome stays unknown, the watchdog repeats the request.
+    /// because it names the count that remains. If the outcome stays unknown, the watchdog repeats it.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -100,9 +100,9 @@ impl Engine {
                 self.cached(hold, cached, begun);
                 return Ok(());
             }
-            // A dropped guard waits for the answer in two cases only (next arm). After an inner level, the
-            // count must be right before the thread's next request. If other processes are next, the answer
-            // says whether any of them listens.
+            // The engine awaits a dropped guard's release in two cases only (next arm). After an inner level,
+            // the count must be right before the thread's next request. If other processes are next, this
+            // process stands back if the answer says that any of them listens.
             Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {
                 self.core.leave_later(hold, next, begun, None);
                 Ok(())
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// Handles the answer to a release. `outcome`: which other clients were notified; `None`: the owner held
-    /// nothing. `ends`: when the watchdog frees the lock if there was no answer.
+    /// nothing. `ends`: when the watchdog frees the lock if the release failed.
     pub(crate) fn released(
         &self,
         action: &'static str,
@@ -193,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a dropped guard. Waits for the answer only in the two cases that `leave` names.
+    /// Ends one level for a dropped guard. Waits in the cases that `leave` names, and if the store waits.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -260,8 +260,8 @@ impl Engine {
         })
     }
 
-    /// Repeats a request until it is answered, `give_up` has passed, the pause between two requests was
-    /// interrupted, or `may_go_on` says no after a failure.
+    /// Repeats a request until it is answered, an error is not retryable, `give_up` has passed, the pause
+    /// between two requests was interrupted, or `may_go_on` says no after a failure.
     /// Returns the answer, and whether an earlier request had an unknown outcome.
     pub(crate) fn repeat<T>(
         &self,

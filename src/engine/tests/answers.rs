@@ -641,10 +641,10 @@ fn clean_ups_of_an_unanswered_request_become_rarer() {
     assert!((25..60).contains(&checks), "{checks} clean-ups in a minute");
 }
 
-/// A late request under the number can affect only the lock that was lost, so a grant of another lock counts.
-/// But the client accepts no read or write lock under such a number.
+/// A late request under the lost hold's owner number can affect only the lost lock, or its other half. So the
+/// client accepts another plain lock under this number, but no read or write lock.
 #[test]
-fn after_a_loss_the_number_serves_only_other_plain_locks() {
+fn after_a_loss_the_owner_number_serves_only_other_plain_locks() {
     let (store, engine, name) = running(scripted());
     let other = named("b");
     let reporter = Arc::clone(&engine.reporter);

@@ -11,7 +11,7 @@ use crate::park::take_time;
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
-/// Longer than the time until the first and the second check.
+/// Longer than the time until the second check.
 const CHECKED: Duration = Duration::from_millis(200);
 
 /// A client that caches holds, with a clock that stands still.
@@ -112,7 +112,7 @@ fn an_unused_cached_hold_is_released_though_checks_go_unanswered() {
 
 /// The client renews the hold between two uses too, each time for its lease of 300 ms.
 #[test]
-fn a_reused_cached_hold_has_half_its_lease_left() {
+fn a_reused_cached_hold_has_at_least_half_its_lease_left() {
     let client = CachingClient::with_lease(MS * 300);
     let mut last = client.used(&named("a"));
     for _ in 0..4 {

@@ -14,7 +14,7 @@ use crate::seam::ListensFor;
 use crate::seam::directory::{Directory, Entry};
 
 #[test]
-fn a_writer_with_a_new_number_gets_no_read_lock() {
+fn a_writer_with_a_new_owner_number_gets_no_read_lock() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -43,7 +43,7 @@ fn no_client_stands_back_for_others_that_had_their_turn() {
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
     let mine = lock(&engine, &name);
     release(&engine, &mine).unwrap();
-    // The release's answer arrives during the attempt: another client was notified. Its turn is over by now.
+    // This client learns of the other listener only during its attempt, so the other has had its turn.
     let core = Arc::clone(&engine.core);
     store.attempts.say(move || {
         core.registry.note_released(&mine.hold, Others::Listen(1), core.clock.now());
@@ -76,7 +76,7 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // A clean-up will soon free the lock under the old number, and would free a grant under that number too.
+    // Under the old number the store would grant this read, and a clean-up would soon free it.
     assert!(acquire_as(Kind::Read, &engine, &name, ONCE, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -273,9 +273,9 @@ fn no_deadlock_includes_a_granted_wait_or_a_releasing_holder() {
     drop(place);
 }
 
-/// Until a wait has lasted long enough, the client's entry needs no holds.
+/// Until a wait has lasted long enough, the client's directory entry need not list holds.
 #[test]
-fn stuck_holds_are_found_only_beside_a_long_wait() {
+fn the_deadlock_search_lists_holds_only_after_a_long_wait() {
     let least = Duration::from_secs(1);
     let (_store, clock, engine, name) = standing(scripted());
     let held = lock(&engine, &name);
@@ -354,8 +354,8 @@ fn observers_see_a_wait_before_the_lock_can_be_handed_over() {
     assert!(!offered);
 }
 
-/// While an observer runs, the number of a grant without a hold could be retired, and a clean-up would end
-/// the grant.
+/// If an observer ran before the hold exists, the grant's owner number could be retired meanwhile, and a
+/// clean-up would end the grant.
 #[test]
 fn observers_see_a_grant_after_its_hold_exists() {
     let (store, core) = (Arc::new(scripted()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));

@@ -86,9 +86,9 @@ fn is_identifier(text: &str) -> bool {
 /// the old content or the new, never a part. A process killed in between leaves the third file,
 /// `.leasehold-<32 digits>`, which may be deleted.
 ///
-/// The new file has the mode, owner and group of the old one, as does a new register. If this user may not
-/// set them, nothing is written. The new file lacks set-user-id and set-group-id bits, access control lists,
-/// other attributes, and hard links of the old one.
+/// The new file has the mode, owner and group of the old one, as does a new register, without execute bits.
+/// If this user may not set them, nothing is written. The new file lacks set-user-id and set-group-id bits,
+/// access control lists, other attributes, and hard links of the old one.
 ///
 /// The folder may be one to which other users write. A path that ends in a link is refused, and links at the
 /// names of the register and the third file are never followed. A register must belong to this user, root or
@@ -195,8 +195,8 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file. Nobody but the owner can read the replacement of a file until `copy_owner` sets
-/// the old file's mode. The umask limits other new files.
+/// The mode of a new file. If there is an `old` file, only the owner can read the new one until `copy_owner`
+/// sets the old file's mode. Otherwise the umask limits the mode.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }
@@ -313,7 +313,7 @@ mod system {
     use rustix::fs::OFlags;
     use rustix::process::geteuid;
 
-    /// Options to open a file that follow no link, and do not block if the name is a pipe or a device.
+    /// Options that open a file, follow no link, and do not block if the name is a pipe or a device.
     pub(super) fn opening(mode: u32) -> OpenOptions {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let mut options = OpenOptions::new();
