@@ -171,7 +171,7 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// The caller has the channels' mutex, so that no sweep ends the channel before the listener counts.
+    /// The caller has locked the channels, so that no thread removes this one before its listener is counted.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Subscription {
     }
 }
 
-/// The sum of several channels' counts. It changes with each message, and with each call of `set_up`.
+/// The sum of several channels' counts. It changes whenever one of the counts does.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }

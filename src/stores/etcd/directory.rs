@@ -169,7 +169,7 @@ impl Directory for EtcdStore {
         }
         let last = keys.last().and_then(|last| line_of(&last.key));
         if let (Some(next), Some(line)) = (&mut page.next, lines.last().filter(|line| last == Some(**line))) {
-            // Skips this lock's other keys: `/%0` sorts directly after all that continue with `/%/`.
+            // Skips this lock's other keys: they begin with `line/%/`, and `line/%0` sorts behind them.
             next.cursor = goes_on(line, b"/%0");
         }
         let each = deadline.since(Clock::System.now());

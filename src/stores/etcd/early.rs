@@ -13,7 +13,7 @@ use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// The age from which holds are watched. Most holds end earlier, and their release reports a loss.
+/// The age from which holds are watched. Most holds are released earlier; the release would notice a loss.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Whether servers of this version have the defect; an unknown version counts as having it.

@@ -130,7 +130,7 @@ impl Connection {
             if line_ends && let Status::Complete(part) = parse(rest).ok_or_else(unreadable)? {
                 return Ok(part);
             }
-            // The last byte may be the first half of a `CRLF`.
+            // The last byte may be the CR of a `CRLF`, so the next search includes this byte.
             seen = rest.len().saturating_sub(1);
             if seen > LONGEST_HEAD {
                 return Err(unreadable());

@@ -7,7 +7,7 @@
 //!
 //! An owner that wants a lock puts a key of the first row. The owner whose key is the oldest holds the lock,
 //! as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix contains no
-//! `%`. Therefore no other lock, longer prefix or other program has keys in the range of a lock's keys.
+//! `%`. Therefore no other lock, under this or a longer prefix, has keys in the range of a lock's keys.
 //! `ttl` is in the value, so that a reader need not ask for the lease.
 
 use base64::Engine as _;
@@ -106,7 +106,7 @@ impl KeyLine {
         STANDARD.encode(format!("{}{owner}", self.0))
     }
 
-    /// `0` is the character after `/`, so the range holds exactly the keys with this prefix.
+    /// The range's first key, and the first key behind it. The range has exactly the keys with this prefix.
     fn bounds(&self) -> [String; 2] {
         [STANDARD.encode(&self.0), behind(&self.0)]
     }
@@ -154,7 +154,7 @@ impl KeyLine {
     }
 }
 
-/// The first key behind all keys below `folder`, which ends with a slash.
+/// The first key behind all keys below `folder`, which ends with a slash: `0` is the character after `/`.
 pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
@@ -177,7 +177,7 @@ pub(super) fn is_there(key: &str) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
 }
 
-/// Condition: the key exists, and was created at revision `created`.
+/// Condition: the key exists, and was created at revision `created`; zero: the key does not exist.
 pub(super) fn is_since(key: &str, created: i64) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": created.to_string() })
 }

@@ -97,7 +97,7 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Makes the claim's key, the first in the queue, live for at least the claim's lease. `false` if the key
+    /// Lets the claim's key, the first in the queue, live for at least the claim's lease. `false` if the key
     /// has ended.
     pub(super) fn make_last(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {

@@ -1,4 +1,4 @@
-//! Tests of ended and unneeded leases, with a simulated member.
+//! Tests of ended and unneeded leases, recalls and watched keys, with a simulated member.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -255,7 +255,7 @@ fn a_granted_key_with_a_too_short_lease_gets_a_longer_one() {
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
     store.attempt(&caches, 1, soon()).busy();
-    // This claim does not cache the lock, so its attempt does not ask for keys behind its own.
+    // `waits` does not cache the lock, so its attempt does not ask for keys behind its own.
     let own = key_of(&caches, 5, 1);
     let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
     let seen = done(true, 8, &[found(std::slice::from_ref(&own))]);
@@ -272,7 +272,7 @@ fn a_granted_key_with_a_too_short_lease_gets_a_longer_one() {
 
 /// No event reports waiters that came before the client listened, so the grant looks for them.
 #[test]
-fn a_key_already_queued_on_etcd_recalls_a_new_grant() {
+fn earlier_waiters_recall_a_cached_etcd_lock_at_its_grant() {
     let (member, store) = start();
     let caches = Claim { caches: true, ..claim(LEASE, true) };
     let listening = HoldCaching::hear(&*store, &caches, &Waker::default()).unwrap();

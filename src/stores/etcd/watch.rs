@@ -2,9 +2,10 @@
 //!
 //! The client watches deleted keys in front of waiters, new keys in the queues of cached locks, and, if
 //! leases may end early, deleted keys of holds. A watch for one waiter covers one key, so that a release
-//! wakes one waiter only. For several keys the watch covers the whole prefix, because the gateway cannot add
-//! keys to an open watch, and can lose some of several watches. Once the watch is open, the thread reads
-//! whether the keys in front still exist. (etcd can also report past events, but up to 100 ms late.)
+//! wakes one waiter only. For several keys the watch covers the whole prefix, or one cached lock's queue,
+//! because the gateway cannot add keys to an open watch, and can lose some of several watches. Once the watch
+//! is open, the thread reads whether the keys in front still exist. (etcd can also report past events, but up
+//! to 100 ms late.)
 
 use std::io;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ impl Watch {
         let mut silent_at = Clock::System.after(SILENCE);
         loop {
             let now = Clock::System.now();
-            // At `next` a hold is old enough to be watched, which may need another watch.
+            // Reading pauses at `next`: a hold is then old enough to be watched, perhaps by another watch.
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
@@ -202,7 +203,7 @@ impl Watch {
             if is("canceled") == Some(true) {
                 let reason =
                     line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
-                // Also the reason after a login token has expired: the waiters' next requests log in again.
+                // "permission denied" can also mean an expired login token; the next requests log in again.
                 let is_right = reason.contains("permission denied");
                 let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));

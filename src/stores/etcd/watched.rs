@@ -1,4 +1,4 @@
-//! The keys of which a client needs events, and those that its watch covers: keys in front of waiters, and the
+//! The keys of which a client needs events: keys in front of waiters, keys of holds that may end early, and
 //! queues of cached locks, in which a new key is a recall (another client wants the lock).
 
 use std::sync::Arc;
@@ -157,8 +157,8 @@ impl Watch {
         self.listen(key, waker)
     }
 
-    /// The number of wake-ups of the waiter so far; `None` while the watch is not open, because wake-ups may
-    /// be missing then.
+    /// The number of wake-ups of the waiter so far; `None` between a failed watch and the next one, because
+    /// wake-ups may be missing then.
     pub(super) fn count_at(&self, key: &str) -> Option<u64> {
         let mut state = self.state.lock();
         let channel = &state.waiter(key).channel;

@@ -1,7 +1,7 @@
 //! Lists locks and the clients' entries (what each client says of itself), and answers `inspect`.
 //!
-//! In this store, objects of several kinds may have one name. `inspect` shows the first that exists, in the
-//! order of this file. On Redis a name has one key, and so one object.
+//! In this store, objects of several kinds may have one name. `inspect` shows a held lock, else the first
+//! counted object in the order of `CountedKind::ALL`. On Redis a name has one key, and so one object.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

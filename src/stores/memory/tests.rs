@@ -1,4 +1,4 @@
-//! Tests of the order of readers and writers in memory, with a manual clock.
+//! Tests of the memory store, mostly of the order of readers and writers, with a manual clock.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn a_writer_in_memory_holds_readers_back_after_fifty_milliseconds() {
     assert!(is_granted(&store, &reads_already));
     store.leave_wait_queue(&writer, Moment::NEVER);
     assert!(is_granted(&store, &late));
-    // The writer never asks again, so its place expires.
+    // The writer's attempt below is its last, so its place expires.
     assert!(!is_granted(&store, &writer));
     clock.advance(Duration::from_secs(6));
     assert!(is_granted(&store, &waits(Kind::Read)));

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn server_error_texts_are_truncated_to_one_line() {
+    fn server_error_texts_become_one_short_line() {
         let text = said("OOM", &format!("{}\r\nx script: 01, on @user_script:20.", "y".repeat(1000)));
         assert!(text.len() <= 300 && !text.contains(['\r', '\n']), "{text}");
         assert_eq!(said("OOM", "no memory. script: 01, on @user_script:20."), "OOM no memory.");

@@ -145,7 +145,7 @@ impl RedisStore {
         About::of(&self.server.connections, deadline)
     }
 
-    /// Host and port of a URL, or the path of its socket, without any password.
+    /// Host and port of a URL, the path of its socket, or its master's name, without any password.
     pub(crate) fn place(options: &ServerOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }

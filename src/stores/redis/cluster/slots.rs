@@ -25,7 +25,7 @@ pub(crate) fn slot(key: &str) -> u16 {
 }
 
 /// Whether all keys and channels of a lock are in its name's slot. They contain the name: as `{name}` if it
-/// has no braces, else unchanged. So the name must contain no braces, or some text in its first pair.
+/// has no `{`, else unchanged. So the name must contain no braces, or some text in its first pair.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),

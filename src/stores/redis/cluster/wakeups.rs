@@ -77,8 +77,8 @@ impl ClusterWakeups {
     }
 
     /// Moves each channel to the member of its slot by the `latest` map. Calls `latest` under the mutex, so
-    /// that the last thread uses the newest map. All waiters of a moved channel ask the store again, now and
-    /// after the new subscription, because messages sent between the two are lost.
+    /// that no thread uses an older map than the thread before. All waiters of a moved channel ask the store
+    /// again, now and after the new subscription, because messages sent between the two are lost.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,

@@ -255,7 +255,7 @@ impl Connections {
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests over the connection for renewals, or over the shared one if that takes none. Reads
+    /// Sends many requests over the connection for renewals; if it takes none, over the shared one. Reads
     /// replies in order, and stops at the first failure: requests sent by then without a reply have an
     /// unknown outcome, later ones are refused.
     pub(crate) fn batch(&self, commands: Vec<Command>, deadline: Moment) -> Vec<Answer<Value>> {

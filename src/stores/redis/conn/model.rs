@@ -102,7 +102,6 @@ impl World {
         }
     }
 
-    /// Moves time past `LIMIT` repeatedly, because a wait that begins later also ends later.
     fn pass_time(&self) {
         while self.ended.load(Ordering::SeqCst) < 3 {
             move_time(LIMIT);
@@ -211,7 +210,7 @@ fn a_timeout_at_any_point_strands_no_thread() {
 }
 
 #[test]
-fn closing_waits_for_pending_requests_and_strands_no_thread() {
+fn closing_the_shared_connection_strands_no_thread() {
     check(|| {
         let world = World::new(usize::MAX, false);
         let deadline = Clock::System.after(LIMIT);

@@ -389,7 +389,7 @@ mod fuzz {
 
     #[test]
     fn splitting_a_reply_does_not_change_its_parsed_value() {
-        // `each` allows 256 bytes for each byte of input, but the redis crate may allocate 10 kB for three.
+        // The redis crate may allocate 10 kB for 3 bytes; `each` allows 256 a byte, so bytes count 64-fold.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

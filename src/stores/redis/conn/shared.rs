@@ -300,7 +300,7 @@ impl SharedConnection {
     }
 
     /// Reads the last replies of an old connection, and ends it. `None` if replies are missing at `deadline`.
-    /// No request is sent over this connection meanwhile. The caller has locked `connecting`.
+    /// The connection takes no new request meanwhile. The caller has locked `connecting`.
     fn drain(&self, deadline: Moment) -> Option<()> {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         loop {
@@ -418,7 +418,7 @@ impl SharedConnection {
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may be late; its reply may have come in time.
+            // A thread that waits for several servers in turn may be late, so it first reads what has come.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
