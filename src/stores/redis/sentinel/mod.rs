@@ -35,7 +35,7 @@ const LEAST_TRY: Duration = Duration::from_millis(200);
 /// Once there is a usable answer, each further Sentinel has at most this fraction of the time: an eighth.
 const SECOND_OPINION: u32 = 8;
 /// A Sentinel announces a replica 0.1 s before its promotion, and checks every second whether the promotion
-/// is done. If no further message comes within this time, the promotion counts as given up.
+/// is done. If no Sentinel names a new master within this time, the promotion counts as given up.
 const PROMOTION: Duration = Duration::from_secs(3);
 /// If more than half of the Sentinels have named a master with a lower epoch for this time, the Sentinels
 /// were set up anew with new epochs, and the client accepts their master.

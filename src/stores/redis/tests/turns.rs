@@ -32,7 +32,7 @@ fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// After a write, scripts hold the lock for waiting readers: 20 ms, or for link 6, the slowest, 1.28 s.
+/// Makes scripts expect waiting readers after a write for 1.28 s (link 6, the slowest) instead of 20 ms.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }
