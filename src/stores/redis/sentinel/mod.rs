@@ -363,7 +363,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Registers a connection. Ends it once another master is known or being promoted, perhaps at once.
+    /// Registers a connection. Ends it as soon as another master is known or being promoted, perhaps now.
     fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_sentinel_epoch_needs_a_lasting_majority() {
+    fn an_older_sentinel_epoch_counts_only_with_a_lasting_majority() {
         let sentinels = sentinels(3);
         let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
         assert!(sentinels.learn(&master(4, "a")));

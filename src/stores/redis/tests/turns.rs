@@ -112,7 +112,7 @@ fn readers_that_stopped_attempting_delay_a_writer_only_once() {
     store.attempt(&by(&writer, QueueMode::Barges), 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // The reader acquires because no lock is reserved. Its release notifies the first waiter.
+    // The reader acquires, because the lock is no longer reserved. Its release notifies the first waiter.
     server.run(&["DEL", NEXT]);
     let late = take(&store, waits(Kind::Read, 0));
     assert!(stands(&store, &by(&next, QueueMode::Waits)));

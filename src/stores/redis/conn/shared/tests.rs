@@ -82,7 +82,7 @@ fn is_answered(shared: &SharedConnection, reply: &Reply, server: &mut Peer, numb
     assert_eq!(shared.wait(reply).unwrap(), Value::Int(number));
 }
 
-/// Sends a request whose connect reports that it has begun, waits for a signal, and fails.
+/// Sends a request. Its `connect` reports that it has begun, waits for a signal, and fails.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
     let connect = |_by| {
         begun.send(()).unwrap();
@@ -352,7 +352,7 @@ fn unsent_requests_are_written_when_the_reading_thread_leaves() {
 /// This test needs Unix sockets: over TCP the first write after the server's close succeeds.
 #[cfg(unix)]
 #[test]
-fn after_a_failed_write_sent_requests_have_unknown_outcomes() {
+fn only_a_failed_write_of_a_sole_request_has_a_known_outcome() {
     let (shared, pool, one, server) = asked();
     drop(server);
     let two = ask(&shared, None);
