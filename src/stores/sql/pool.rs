@@ -50,8 +50,8 @@ impl<D: Database> Connector for Pooled<D> {
         D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, Clock::System.now())
     }
 
-    /// Whether a connection that is to be replaced is used on, because no new one opens. After a refused
-    /// login only renewals use it on, so a revoked password ends no hold, but permits no new one.
+    /// Whether a connection due for replacement stays in use, because no new one opens. After a refused
+    /// login only renewals use it, so a revoked password ends no hold, but permits no new hold.
     fn serves_on(&self, link: &mut Self::Link, rank: Rank, error: &Error) -> bool {
         if error.kind() == ErrorKind::Authentication {
             return rank == Rank::Renewal;

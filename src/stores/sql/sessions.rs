@@ -30,7 +30,7 @@ use crate::time::{Clock, Moment};
 pub(super) trait SessionDatabase: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether `is_alive` notices that the server closed the connection, without a request.
+    /// Whether `is_alive` notices without a request that the server closed the connection.
     const SEES_ENDS: bool = false;
 
     /// Acquires the lock, and makes the session end once it has been idle for the claim's lease. `false` if

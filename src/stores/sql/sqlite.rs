@@ -135,7 +135,7 @@ impl Database for Sqlite {
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
-        // Another program may have put a new file in place, and be about to create the table.
+        // Another program may be about to create the table in a new file, so the error is retryable.
         let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
@@ -226,7 +226,6 @@ mod tests {
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));
-        // While this connection is open, SQLite does not delete the `-wal` and `-shm` files.
         let first = database.open(true, deadline()).unwrap();
         first.place.lock().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
         let is_over = AtomicBool::new(false);

@@ -3,9 +3,9 @@
 //!
 //! Redisson removes a waiter after its time in `timeouts`, by the server's clock. When a Redisson waiter gets
 //! the lock or gives up, Redisson subtracts that waiter's maximum wait from the times of the waiters behind
-//! it. So a waiter of ours behind a Redisson waiter gets a time [`PLACE_LASTS`] later than that waiter's, and
-//! enough remains after the subtraction. Our waiters also have a heartbeat, which only this crate reads. A
-//! waiter of ours is alive for [`PLACE_LASTS`] after its last attempt, even if Redisson has removed it.
+//! it. So a waiter of ours behind a Redisson waiter gets a time [`PLACE_LASTS`] later than that waiter's,
+//! which is still ahead after the subtraction. Our waiters also have a heartbeat, which Redisson does not
+//! read: a waiter of ours is alive for [`PLACE_LASTS`] after its last attempt, even if Redisson removed it.
 
 use std::time::Duration;
 

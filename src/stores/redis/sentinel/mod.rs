@@ -35,7 +35,7 @@ const LEAST_TRY: Duration = Duration::from_millis(200);
 /// Once there is a usable answer, each further Sentinel has at most this fraction of the time: an eighth.
 const SECOND_OPINION: u32 = 8;
 /// A Sentinel announces a replica 0.1 s before its promotion, and checks every second whether the promotion
-/// is done. If no further message comes within this time, the promotion counts as given up.
+/// is done. If no Sentinel names a new master within this time, the promotion counts as given up.
 const PROMOTION: Duration = Duration::from_secs(3);
 /// If more than half of the Sentinels have named a master with a lower epoch for this time, the Sentinels
 /// were set up anew with new epochs, and the client accepts their master.
@@ -363,7 +363,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Registers a connection. Ends it once another master is known or being promoted, perhaps at once.
+    /// Registers a connection. Ends it as soon as another master is known or being promoted, perhaps now.
     fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_sentinel_epoch_needs_a_lasting_majority() {
+    fn an_older_sentinel_epoch_counts_only_with_a_lasting_majority() {
         let sentinels = sentinels(3);
         let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
         assert!(sentinels.learn(&master(4, "a")));

@@ -24,10 +24,9 @@ struct FakeMember {
 
 struct Shared {
     ended: AtomicBool,
-    /// This member's answer to CLUSTER SLOTS: for each range of slots, the first, the last, and the member's
-    /// port.
+    /// This member's answer to CLUSTER SLOTS: of each range, the first slot, the last, and its member's port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
-    /// `ASKING`, and of each command that `says` answers the fourth word: a script's first key.
+    /// Each `ASKING`, and the fourth word of each command that `says` answers: a script's first key.
     asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
@@ -161,8 +160,7 @@ fn a_directory_entry_for_a_moving_slot_is_sent_after_asking() {
         lease: Duration::from_secs(30),
         is_awaited: false,
     };
-    // `asked` has the ASKING of requests for the format number, but not these requests. So an ASKING stands
-    // before the first write in any case, and only a second write can show its own.
+    // Requests for the format number leave an ASKING in `asked`, so only a second write can show its own.
     let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
     eventually(|| {
         store.poll_completions();

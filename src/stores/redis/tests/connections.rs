@@ -7,8 +7,8 @@ use super::prelude::*;
 use crate::error::Error;
 use crate::seam::capabilities::ConnectionWatch;
 
-/// A call that ends within this time did not wait for the deadline [`soon`]. Much longer than the command
-/// time-out, as the machine may be busy.
+/// A call that ends within this time did not wait for the deadline [`soon`], 10 s. Much longer than the
+/// command time-out of `Fake::options`, 1 s, as the machine may be busy.
 const MOST: Duration = Duration::from_secs(5);
 
 fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {
@@ -290,7 +290,7 @@ fn renewals_continue_while_calls_use_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // The two dialogs use both connections of the pool, and no shared connection is open for the renewal.
+    // Two is the pool's minimum: the dialogs use both, and no shared connection is open for the renewal.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
             let another = connections.dialog(Clock::System.now(), |_third| Ok(()));

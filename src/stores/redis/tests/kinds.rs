@@ -414,7 +414,7 @@ fn a_nested_read_or_renewal_never_shortens_the_write_lease() {
 const WRITERS: &str = "leasehold_rwlock_waiting:{k}";
 
 #[test]
-fn a_waiting_writer_goes_before_readers_with_writers_first() {
+fn with_writers_first_a_waiting_writer_goes_before_readers() {
     let (server, store) = served();
     let first = |kind| Claim { writers_first: true, ..of(kind) };
     let (reader, late, writer) = (first(Kind::Read), first(Kind::Read), first(Kind::Write));
@@ -479,7 +479,7 @@ fn a_waiting_writer_goes_before_readers_with_writers_first() {
 }
 
 #[test]
-fn a_store_without_memory_refuses_only_acquires() {
+fn a_server_out_of_memory_still_renews_and_releases() {
     let (server, store) = served();
     set_up(&store, Kind::Semaphore, 3);
     let permit = take(&store, of(Kind::Semaphore));
@@ -659,8 +659,8 @@ fn a_fair_queue_with_our_waiters_expires() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // The times of Redisson's waiters add up, here to 900,000 s. The keys must not expire before, although
-    // that is longer than their usual day.
+    // This Redisson waiter's time is 900,000 s ahead. The keys must not expire earlier, although they usually
+    // expire after a day.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);

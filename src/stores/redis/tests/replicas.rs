@@ -130,7 +130,7 @@ fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Answers the first grant's WAIT once `others` further grants wait for the next WAIT. Then `round` answers
+/// Answers the first grant's WAIT when `others` further grants wait for the next WAIT. Then `round` answers
 /// each later WAIT. Returns for each further grant whether its attempt succeeded.
 fn while_others_gather(others: usize, round: impl FnOnce(&dyn Fn(&'static str))) -> Vec<bool> {
     let (_fake, store, waits, answer) = waiting();
@@ -163,7 +163,7 @@ fn one_wait_command_covers_all_earlier_grants() {
 
 #[test]
 fn a_failed_replica_wait_fails_only_one_of_two_grants() {
-    // One thread sends a WAIT for both grants. It fails, and so does this thread. The other sends its own.
+    // One thread sends a WAIT for both grants. When it fails, the other thread sends its own WAIT.
     let counted = while_others_gather(2, |wait| [":0\r\n", ":1\r\n"].into_iter().for_each(wait));
     assert_eq!(counted.into_iter().filter(|is| *is).count(), 1);
 }
@@ -174,7 +174,7 @@ const LOADS: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\
 const ONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n7\r\n";
 
 #[test]
-fn grants_without_a_replica_are_valid_and_reported_once() {
+fn grants_without_a_replica_are_valid_and_cause_one_report() {
     let (role, waits) = (Arc::new(Mutex::new((ALONE, ":0\r\n"))), Arc::new(Mutex::new(0)));
     let (says, counter) = (Arc::clone(&role), Arc::clone(&waits));
     let fake = Fake::start(move |command| match command.split(' ').next() {

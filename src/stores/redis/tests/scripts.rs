@@ -389,7 +389,7 @@ fn a_late_release_of_a_former_holder_changes_nothing() {
 /// Notes are the fields of a lock's hash beside the owner's. A hash that has only notes is no lock: clients
 /// can acquire it, and a forced unlock removes it.
 #[test]
-fn notes_without_an_owner_are_no_lock_and_are_removed() {
+fn a_lock_hash_without_owner_is_free_and_is_removed() {
     let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let hold = Claim { caches: true, ..claim(kind, "lk", 30_000) };

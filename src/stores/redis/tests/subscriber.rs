@@ -122,7 +122,7 @@ fn without_an_unsubscribe_delay_a_subscription_ends_with_its_listeners() {
 }
 
 #[test]
-fn a_new_channel_never_repeats_an_earlier_message_count() {
+fn a_channel_subscribed_to_anew_repeats_no_message_count() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::ZERO);
     let (waker, _woken) = waker();
@@ -250,7 +250,7 @@ fn messages_of_other_programs_do_not_end_a_subscription() {
     assert!(listening.is_up());
 }
 
-/// Only another program sends such a message. The client does not read it into memory.
+/// Only another program sends a message this long. The client does not read it into memory.
 #[test]
 fn an_overlong_message_costs_a_reconnect() {
     let (server, store) = served();
@@ -310,7 +310,7 @@ fn a_silent_subscription_connection_is_abandoned() {
 }
 
 #[test]
-fn bytes_that_never_complete_a_reply_count_as_silence() {
+fn an_endless_reply_counts_as_silence() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
     let fake = Fake::start(move |_| Act::Drip(endless));
     let _subscriber = impatient(&fake, SHORT);
@@ -458,7 +458,7 @@ fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
 }
 
 #[test]
-fn a_new_listener_restores_the_unsubscribe_delay() {
+fn a_new_listener_cancels_the_early_end_of_a_subscription() {
     let server = Server::start(&[]);
     let linger = Duration::from_secs(3_600);
     let Subscribes(subscriber) = &subscriber(&server.options(), linger, Duration::from_secs(60));

@@ -32,7 +32,7 @@ fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// After a write, scripts hold the lock for waiting readers: 20 ms, or for link 6, the slowest, 1.28 s.
+/// Makes scripts expect waiting readers after a write for 1.28 s (link 6, the slowest) instead of 20 ms.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }
@@ -112,7 +112,7 @@ fn readers_that_stopped_attempting_delay_a_writer_only_once() {
     store.attempt(&by(&writer, QueueMode::Barges), 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // The reader acquires because no lock is reserved. Its release notifies the first waiter.
+    // The reader acquires, because the lock is no longer reserved. Its release notifies the first waiter.
     server.run(&["DEL", NEXT]);
     let late = take(&store, waits(Kind::Read, 0));
     assert!(stands(&store, &by(&next, QueueMode::Waits)));

@@ -240,7 +240,7 @@ fn silent_clients_are_removed_from_the_wait_queue() {
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
-    // Clients keep the order in which they joined. A further request changes neither the place nor its time.
+    // Clients keep the order in which they joined, also after further requests.
     assert_eq!(clients_in_queue(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
@@ -264,7 +264,7 @@ fn a_clock_set_back_removes_no_waiter() {
 }
 
 #[test]
-fn only_queued_clients_that_poll_prolong_a_live_queue() {
+fn only_polls_extend_the_expiry_of_queues_with_live_clients() {
     let (server, store) = served();
     let [_holder, first, second] = held(&store);
     queued(&store, &first);
@@ -351,9 +351,9 @@ fn a_leaving_client_passes_its_reservation_on() {
     assert_eq!(messages.take(), []);
 }
 
-/// Releases of such holders (Redisson has UUIDs of version 4) notify no client of the wait queue.
+/// Other programs notify no client of the wait queue. (Redisson's ids are UUIDs of version 4.)
 #[test]
-fn waiters_behind_another_programs_holder_listen_for_releases() {
+fn behind_a_holder_of_another_program_waiters_listen_for_releases() {
     let (server, store) = served();
     let redissons = format!("{}:7", uuid::Uuid::new_v4());
     let foreign = [

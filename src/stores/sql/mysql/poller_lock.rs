@@ -57,7 +57,7 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name. No channel ever counts as working (`set_up`), so waiters also poll by themselves.
+/// A channel for each name. No channel ever counts as working, so waiters also poll by themselves.
 pub(super) type PollerHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {

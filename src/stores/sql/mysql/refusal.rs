@@ -41,8 +41,8 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Whether the error means a shutdown, a killed or idle session, or a broken network. Codes from 2000 on are
-/// a proxy's. Class 08 has connection errors, of which two leave the connection intact.
+/// Whether the error means a shutdown, a killed or idle session, or a broken network. Codes 2000 to 2999
+/// are a proxy's. Class 08 has connection errors, of which two leave the connection intact.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_end_leaves_the_outcome_unknown() {
+    fn a_session_end_except_by_idleness_leaves_the_outcome_unknown() {
         // A shutdown, two codes of a kill, a proxy's code for a lost server, and an unknown code of class 08.
         for (code, state) in
             [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]

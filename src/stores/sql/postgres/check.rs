@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) shown: TableInUse,
     comment: String,
     has_queue: bool,
-    /// Whether this user may use the queue's table. Also true for a user who may not acquire any lock.
+    /// Whether this user may use the queue's table, or may not acquire locks, and so needs no queue.
     is_queue_usable: bool,
 }
 

@@ -360,8 +360,8 @@ impl PostgresConnection {
     }
 
     /// Whether a transaction is open: then `now()`, its start, lies before this statement's start. `false` if
-    /// no answer comes in time. Sent as text, because a prepared statement begins later than its own
-    /// transaction.
+    /// no answer comes in time. Sent as text, because a prepared statement begins after `now()` in any
+    /// case.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {

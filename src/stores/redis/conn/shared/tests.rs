@@ -82,7 +82,7 @@ fn is_answered(shared: &SharedConnection, reply: &Reply, server: &mut Peer, numb
     assert_eq!(shared.wait(reply).unwrap(), Value::Int(number));
 }
 
-/// Sends a request whose connect reports that it has begun, waits for a signal, and fails.
+/// Sends a request. Its `connect` reports that it has begun, waits for a signal, and fails.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
     let connect = |_by| {
         begun.send(()).unwrap();
@@ -128,7 +128,7 @@ fn a_hang_up_of_the_server_is_reported_once() {
     drop(server);
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // This connection has a reader, which notices the end.
+    // A waiting thread notices this end. `hung_up` must report it too.
     let (reply, server) = first(&shared, &pool);
     drop(server);
     shared.wait(&reply).unwrap_err();
@@ -163,7 +163,7 @@ fn a_reply_is_not_matched_to_an_unsent_request() {
 }
 
 #[test]
-fn opening_a_connection_delays_neither_polling_nor_closing() {
+fn opening_a_connection_delays_neither_poll_completions_nor_close() {
     let (shared, _pool, reply, server) = asked();
     drop(server);
     shared.wait(&reply).unwrap_err();
@@ -200,8 +200,8 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let reader = scope.spawn(|| shared.wait(&one));
         drop(server);
         is_told.recv().unwrap();
-        // The closure that received the second outcome still runs, so its owner number is not yet retired. A
-        // request sent now might use the same number.
+        // The second request's closure still runs, so its owner number is not yet retired. A request sent now
+        // might use that number.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(None, question, deadline, None, |_by| Ok(next));
@@ -352,7 +352,7 @@ fn unsent_requests_are_written_when_the_reading_thread_leaves() {
 /// This test needs Unix sockets: over TCP the first write after the server's close succeeds.
 #[cfg(unix)]
 #[test]
-fn after_a_failed_write_sent_requests_have_unknown_outcomes() {
+fn only_a_failed_write_of_a_sole_request_has_a_known_outcome() {
     let (shared, pool, one, server) = asked();
     drop(server);
     let two = ask(&shared, None);
