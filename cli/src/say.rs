@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_wrapped_at_spaces() {
+    fn long_text_is_wrapped_at_spaces_or_within_long_words() {
         assert_eq!(folded("held by\n one, in äöü\n", 7), ["held by", " one, ", "in äöü"]);
         assert_eq!(folded("abcdefg", 3), ["abc", "def", "g"]);
         assert_eq!(folded("ab", 0), ["a", "b"]);

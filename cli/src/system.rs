@@ -47,7 +47,7 @@ pub(crate) fn is_unread() -> bool {
     false
 }
 
-/// Stops this process, as Ctrl-Z does on Unix.
+/// On Unix, stops this process, as Ctrl-Z does. On Windows, does nothing.
 #[cfg_attr(windows, expect(clippy::unnecessary_wraps, reason = "it can fail on Unix"))]
 pub(crate) fn stop() -> io::Result<()> {
     #[cfg(unix)]

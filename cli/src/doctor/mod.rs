@@ -253,7 +253,7 @@ fn add_latency(
     report.add(lease_finding(lease, command_timeout, &latency));
 }
 
-/// Judges the lease: the client renews it after each third, and a hold must outlast one failed renewal.
+/// Judges whether a renewal, due after each third of the lease, has time to fail once and be repeated.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";

@@ -77,7 +77,7 @@ fn way_out(args: &RunArgs) -> &'static str {
 }
 
 /// How long the lock stays held if no renewal follows; `None` if it is lost. If the grant came late and the
-/// client renews the hold, first waits for a renewal. Otherwise the command would have to end at once.
+/// client renews the hold, first waits for a renewal: a command with little time left would end at once.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));

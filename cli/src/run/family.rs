@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::say::{Exit, Say};
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
-/// The longest delay that is set for a timer: longer than any lease.
+/// The longest delay of a timer, also for `Moment::NEVER`, which is centuries away. Longer than any lease.
 #[cfg(target_os = "linux")]
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
@@ -45,7 +45,7 @@ pub(super) struct Family {
 
 impl Family {
     pub(super) fn signal(&self, signal: i32) {
-        // A list made while a process ends may lack its children, so `living` comes before the signals.
+        // A list may lack the children of a process that is ending, so the list is made before the signals.
         let living = self.living();
         kill_group(self.group, signal);
         let Some(signal) = Signal::from_named_raw(signal) else { return };
@@ -129,9 +129,8 @@ impl Awake {
     /// Postpones the timers, so that they fire only while this process is stopped. `due`: when this process
     /// has work next.
     ///
-    /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
-    /// again. On a busy machine the first timer's SIGCONT may be pending at the stop, so the other two timers
-    /// first fire at `due` and 200 ms later.
+    /// A stop discards a pending SIGCONT, and the timer that sent it never fires again. That may happen to
+    /// the first timer, which fires after 300 ms, so two others first fire at `due` and 200 ms later.
     pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
         for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {

@@ -317,7 +317,7 @@ impl Helper<'_> {
     }
 
     /// Called when all orders have been read: the command has ended, or no supervisor is left to renew the
-    /// lock. A command that still runs gets the grace, since `act` ends it when less time is left.
+    /// lock. With [`OnLost::Kill`] a running command gets TERM at once: no later order can postpone its end.
     fn orphaned(&mut self) {
         self.has_all_orders = true;
         if self.ended.is_none() && (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {

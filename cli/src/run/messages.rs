@@ -1,4 +1,4 @@
-//! A run's messages about its wait and its hold: who holds the lock meanwhile, and how long both took.
+//! A run's messages: who holds the lock while the run waits, and how long its wait and its hold took.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -24,7 +24,7 @@ pub(super) enum Stage {
     Begins,
     Leads {
         term: Option<u64>,
-        /// An instant until which this process leads. It comes before another process can lead.
+        /// This process leads until this instant, which is before another process can lead.
         until: Moment,
     },
     Ends,

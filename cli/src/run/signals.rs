@@ -19,7 +19,7 @@ use crate::say::{Exit, Say};
 
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Whether a signal asks this program to end. Other signals only end a wait for the lock.
+/// Whether a signal asks this program to end. Other signals end a wait for the lock, or go to the command.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
@@ -122,7 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // If `more` is zero, the signal counts, not a finished `act`: no later code reads it.
+                        // If `more` is zero, the signal counts even if `act` has ended: later code misses it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -250,7 +250,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // Of the ignored signals this program catches only SIGCHLD, so only SIGCHLD is ignored again.
+            // Other signals that were ignored still are, since this program catches none of them.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

@@ -14,15 +14,14 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The longest default grace. The default, a tenth of the window, leaves nearly half a lease for an outage.
+/// The default grace is a tenth of the window, at most this. So an outage may last nearly half a lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// The times for a window. A renewal begins when a third of the window is over. The grace takes at most
-    /// the last third, so time for the renewal's answer remains between them. The options allow a grace of a
-    /// third of the lease. It is cut to fit, since the window is a little shorter than the lease.
+    /// A renewal begins after the first third of the window and needs time for its answer, so the grace is at
+    /// most the last third. A `grace` of a third of the lease is cut, since the window is 1 % shorter.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),

@@ -203,7 +203,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_value_is_reused_for_the_time_its_maker_sets() {
+    fn a_value_is_reused_for_the_time_returned_with_it() {
         let fresh = Fresh::start("test", |_| Ok(((), LONG)), |_| {}).unwrap();
         assert!(fresh.get(LONG).last.is_some());
         let state = fresh.0.lock();

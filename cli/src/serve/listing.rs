@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_grouped_by_their_text_before_the_first_colon() {
+    fn lock_names_are_grouped_by_prefix_up_to_a_limit() {
         let mut groups = Groups::default();
         assert_eq!(groups.of_name("orders:7:lines"), "orders");
         assert_eq!(groups.of_name("nightly-import"), OTHER);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_keep_listings_below_one_percent_of_the_stores_cpu() {
+    fn pauses_keep_listings_below_one_percent_of_the_store_cpu() {
         assert_eq!(rest(500_000, 0), Duration::from_secs(100));
         assert_eq!(rest(0, 1000), Duration::from_secs(2));
         assert!(rest(100, 100) < Duration::from_secs(1));

@@ -13,8 +13,7 @@ use crate::cycles;
 use crate::show;
 
 const MOST_LOCKS: usize = 10_000;
-/// While the lists show no waiter, only every fifth poll searches for deadlocks. It may find some, since the
-/// lists lack waiters of some kinds.
+/// Lists lack some kinds of waiters, so every fifth poll without a visible waiter searches for deadlocks.
 const UNASKED: u64 = 5;
 const MOST_TOKENS: usize = 64;
 
@@ -128,7 +127,6 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
-        // The store does not show all kinds of waiters, so some polls search although none is visible.
         self.polls += 1;
         let is_asked = waiting > 0 || found > 1 && self.polls.is_multiple_of(UNASKED);
         let deadlocks = if is_asked { cycles::seen(&self.client) } else { Vec::new() };

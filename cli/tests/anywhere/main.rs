@@ -99,7 +99,7 @@ fn a_hold_is_shown_listed_and_ended_by_force() {
 }
 
 #[test]
-fn clients_that_hold_are_listed_with_their_host_and_process() {
+fn clients_that_hold_are_listed_with_their_process() {
     for world in worlds() {
         let name = fresh("listed");
         let guard = world.client.get_lock(&name).acquire().unwrap();
@@ -143,7 +143,7 @@ fn doctor_exits_0_or_1_and_prints_its_findings() {
 }
 
 #[test]
-fn the_page_and_the_metrics_are_served() {
+fn serve_answers_a_request_for_metrics() {
     for world in worlds() {
         let name = fresh("served");
         let guard = world.client.get_lock(&name).acquire().unwrap();

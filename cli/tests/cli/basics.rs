@@ -1,4 +1,4 @@
-//! Exit codes, what a command inherits from `leasehold run`, and messages.
+//! Exit codes, what a command inherits, `show`, `ls`, `force`, help pages and completions.
 
 use std::fs;
 use std::process::Command;
@@ -78,7 +78,7 @@ fn an_absent_store_exits_69_and_a_wrong_password_77() {
 }
 
 #[test]
-fn run_once_and_elect_wait_for_a_restarting_store() {
+fn run_elect_and_once_wait_for_a_restarting_store() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
@@ -228,8 +228,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_inherits_stdin_and_only_one_descriptor_of_leasehold() {
     let server = Server::start();
-    // The script has no pipe, because `ls` would list the shell's ends of it. The `echo` keeps the shell from
-    // becoming `ls`, whose open folder would be listed.
+    // `ls` lists what the shell has open, so the script uses no pipe. Without the `echo` the shell would be
+    // replaced by `ls`, whose own open folder would be listed.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");

@@ -80,8 +80,8 @@ const LEASE_NANOS: u64 = 6_000_000_000;
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
-/// Checks in pairs of commands that the first is dead before the second is granted the lock, or soon after
-/// its key was deleted. The first writes time stamps until it is ended. The second waits, and writes one.
+/// Starts pairs of commands: the first writes time stamps until it is ended, the second waits and writes one.
+/// The first must be dead before the second is granted the lock. After `KeyDeleted`: soon after the deletion.
 fn compare(fault: Fault, kinds: &[Child]) {
     let server = Server::start();
     let all: Vec<(usize, Child)> =

@@ -135,7 +135,7 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
 }
 
 #[test]
-fn commands_doctor_show_and_serve_report_a_deadlock_of_nested_runs() {
+fn doctor_show_and_serve_report_a_deadlock_of_nested_runs() {
     let server = Server::start();
     let scripts = [
         "leasehold run a -- sh -c 'MEET1; leasehold run b -- true'",
@@ -218,9 +218,8 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
     });
 }
 
-/// Deadlocks of 2, 3 and 8 threads are shown on a phone and on larger screens.
 #[test]
-fn the_deadlock_picture_fits_every_screen_size() {
+fn the_deadlock_picture_fits_a_phone_and_larger_screens() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let site = Site::start(&server);

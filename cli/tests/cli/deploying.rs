@@ -70,7 +70,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
 }
 
 #[test]
-fn every_line_of_the_deployment_files_runs_its_command() {
+fn each_command_line_of_the_deployment_files_works() {
     let server = Server::start();
     let (url, ran) = (server.path("url"), server.path("ran"));
     fs::write(&url, format!("{}\n", server.url())).unwrap();

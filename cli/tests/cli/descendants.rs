@@ -274,7 +274,7 @@ fn run_reaps_orphans_as_the_init_process_of_a_container() {
 }
 
 #[test]
-fn a_missing_proc_mount_is_reported() {
+fn a_proc_mount_of_another_container_is_reported() {
     let server = Server::start();
     // The container keeps the outer /proc, in which its own processes have other pids.
     let Some(mut container) = container(&["--mount"]) else { return };
@@ -301,8 +301,8 @@ fn a_signal_ends_a_run_that_is_still_connecting() {
     }
 }
 
-/// If the helper is stopped, the signal comes after the command's end but before the run notices that end. So
-/// no command receives it.
+/// Where `is_known` is false, the test stops the helper, so that the signal comes after the command's end but
+/// before the run notices that end.
 #[test]
 fn a_signal_ends_an_unanswered_release() {
     let run = &["run", "-q", "--lease", "120s", "hung"][..];

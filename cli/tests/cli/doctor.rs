@@ -190,7 +190,7 @@ fn rights_on(server: &Server) {
 }
 
 #[test]
-fn doctor_exits_69_without_a_server_and_77_without_the_password() {
+fn doctor_exits_69_without_server_and_77_with_wrong_password() {
     let (code, findings) = doctor("redis://:S3CR3T@127.0.0.1:1", &[]);
     assert_eq!(code, 69);
     is(&findings, "reach", "fault", "no server listens");

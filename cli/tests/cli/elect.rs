@@ -62,7 +62,7 @@ fn a_one_term_leader_exits_when_its_term_is_lost() {
 }
 
 #[test]
-fn a_former_leader_that_waits_again_ends_by_a_signal() {
+fn a_signal_ends_a_former_leader_that_waits_again() {
     let server = Server::start();
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));
@@ -146,9 +146,9 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     assert!(!said().contains("newer"), "{}", said());
 }
 
-/// All but three candidates have one connection each, and poll once in a third of a lease.
+/// Candidates beyond the three have one connection each, and poll once in a third of a lease.
 #[test]
-fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
+fn of_a_fleet_only_three_candidates_queue_and_subscribe() {
     let server = Server::start();
     let led = || std::fs::read_to_string(server.path("led")).unwrap_or_default().lines().count();
     let candidate = || {

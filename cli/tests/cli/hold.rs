@@ -132,7 +132,7 @@ fn hold_started_through_another_program_needs_the_pid_option() {
 }
 
 #[test]
-fn the_background_process_of_hold_closes_the_shells_pipes() {
+fn no_process_of_hold_keeps_a_pipe_of_the_shell() {
     let server = Server::start();
     let mut other = Command::new("sleep").arg("40").spawn().unwrap();
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
@@ -263,7 +263,7 @@ fn the_background_process_of_hold_survives_term_hup_and_int() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        // The signal may kill a lookout that has just started. The keeper then starts another one.
+        // A new lookout dies if it does not catch signals yet. The keeper then starts another one.
         for lookout in children(keeper) {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }

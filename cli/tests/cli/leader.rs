@@ -115,7 +115,7 @@ fn a_leader_without_its_store_says_503_and_leads_again() {
 }
 
 #[test]
-fn a_leader_answers_503_as_soon_as_its_lock_is_lost() {
+fn a_lost_lock_makes_leaders_answer_503_before_lease_end() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "leader", "9s");
     let leader = &tolerant.0;

@@ -23,7 +23,7 @@ fn at_home(home: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn the_users_url_file_has_the_lowest_priority() {
+fn the_default_url_file_yields_to_variables_and_options() {
     let (server, other) = (Server::start(), Server::start());
     let home = server.path("home");
     let said = ends(&mut at_home(&home, &["ls"]), 64, "LEASEHOLD_URL");

@@ -186,7 +186,7 @@ fn a_job_gets_a_fencing_token_and_its_last_run_is_shown() {
 }
 
 #[test]
-fn a_run_that_loses_its_lock_keeps_the_previous_record() {
+fn a_killed_run_without_its_lock_keeps_the_previous_record() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
@@ -245,7 +245,7 @@ fn crontab(page: &str, block: &str) {
 }
 
 #[test]
-fn once_on_an_unsupported_store_suggests_an_alternative() {
+fn an_unsupported_store_makes_once_suggest_an_alternative() {
     let certificates = Certificates::make();
     let Some(etcd) = Secured::etcd(&certificates) else { return };
     let on_etcd = |arguments: &[&str]| outcome(&mut certificates.program(&etcd.url("etcds", ""), arguments));

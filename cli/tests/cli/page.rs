@@ -1,4 +1,4 @@
-//! The page of `serve` in a browser: rows as text, live updates, many rows, and a store that goes away.
+//! The page of `serve` in a browser: rows, jobs, layout, other host names, and a store that goes away.
 
 use rustix::process::Signal;
 

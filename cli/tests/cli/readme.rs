@@ -1,4 +1,4 @@
-//! The examples of the command-line page, on each store for which the page lists them.
+//! The examples of docs/command-line.md on each store, without `once` or `--fair` where the store lacks it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -56,7 +56,7 @@ fn no_subcommand_prints_a_password() {
 }
 
 #[test]
-fn no_process_has_a_password_among_its_arguments() {
+fn no_password_is_passed_to_a_child_by_its_arguments() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", &format!("redis://user:{RIGHT}@"));

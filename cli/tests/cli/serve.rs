@@ -182,7 +182,7 @@ fn metrics_of_serve_distinguish_leaders_permits_and_locks() {
 }
 
 #[test]
-fn html_in_a_lock_name_is_escaped() {
+fn a_lock_name_with_html_is_served_only_as_json() {
     let server = Server::start();
     let name = "</script><img src=x onerror=alert(1)>\u{202e}\"&amp;";
     make_lock(&server, name);
@@ -201,7 +201,7 @@ fn html_in_a_lock_name_is_escaped() {
 }
 
 #[test]
-fn unknown_paths_and_writing_http_methods_are_refused() {
+fn unknown_paths_and_methods_except_get_and_head_are_refused() {
     let server = Server::start();
     let site = Site::start(&server);
     let host = site.address.to_string();
@@ -259,7 +259,7 @@ fn a_host_header_that_is_not_allowed_is_refused() {
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
         ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n".to_owned(), 400),
         ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), 400),
-        // Browsers always send `Host`, so a health checker may leave it out: no web page sent this request.
+        // Browsers always send `Host`, so a request without it comes from no web page, and is answered.
         ("GET /healthz HTTP/1.0\r\n\r\n".to_owned(), 200),
         ("GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n".to_owned(), 421),
     ] {
@@ -502,7 +502,6 @@ fn the_last_success_stays_shown_when_a_later_run_fails() {
     eventually("the job's end is shown", || of("job_last_exit_code") == Some(3.0));
     assert_eq!(of("job_runs"), Some(0.0));
     assert!((of("job_last_success_timestamp_seconds").unwrap() - success).abs() < 2.0);
-    // Each timestamp is the answer's time minus an age, so only timestamps of one answer can be compared.
     let metrics = scraped(&site);
     let at = |name: &str| samples(&metrics, name)["nightly"];
     assert!(at("job_last_run_timestamp_seconds") > at("job_last_success_timestamp_seconds"));

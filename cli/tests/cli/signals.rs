@@ -111,7 +111,7 @@ fn a_signal_ends_a_run_at_any_moment() {
     let server = Server::start();
     for at in 0..60 {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
-        // The program catches signals once it has several threads. Until then TERM gives no exit code.
+        // Before the program has several threads it catches no signal, and TERM would give no exit code.
         let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
         eventually("the program has threads", || threads() > 1);
         crate::world::pause(at / 2);

@@ -95,7 +95,7 @@ fn redis_with_client_certificates_is_reached_by_options_and_variables() {
 }
 
 #[test]
-fn variables_replace_options_on_redis_with_client_certificates() {
+fn settings_come_from_variables_on_redis_with_client_certificates() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
     server.ask(&["ACL", "SETUSER", "locks", "on", ">S3CR3T", "~*", "&*", "+@all"]);
@@ -259,7 +259,7 @@ fn variables_can_name_a_redlock_a_ring_or_a_cluster() {
 }
 
 #[test]
-fn each_failure_of_tls_ends_at_once_with_69() {
+fn failures_of_tls_exit_with_69_without_retries() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
     let Some(expired) = Secured::redis_as(&certificates, "expired-server", &[]) else { return };

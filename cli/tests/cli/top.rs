@@ -1,4 +1,4 @@
-//! `top` on the test's own terminal: what its screen shows, and what keys do.
+//! `top` on a terminal that the test creates: what the screen shows, and what keys do.
 
 use std::fs::File;
 use std::io::Write;
@@ -110,7 +110,7 @@ pub(crate) fn run(server: &Server, label: &str, arguments: &[&str]) -> Run {
 }
 
 #[test]
-fn the_screen_shows_who_holds_and_who_waits() {
+fn the_screen_shows_holders_tokens_and_the_number_of_waiters() {
     let server = Server::start();
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
     top.shows(&["0 locks, 0 waiting, most waiters first"]);
@@ -192,7 +192,7 @@ fn forcing_a_hold_already_released_spares_the_next_holder() {
 fn keys_filter_sort_and_scroll_the_list_of_locks() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // `top` reads the times left page by page. 3 s are more than a listing takes, so the order stays right.
+    // A listing takes less than the 3 s between two times left, so each poll sorts the locks alike.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);

@@ -45,7 +45,7 @@ impl HoldArgs {
     }
 }
 
-/// How long `release` waits until the keeper confirms the request: at once, unless the keeper is stopped.
+/// How long `release` waits for the keeper's confirmation. A keeper that is not stopped confirms at once.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Starts a keeper, and prints the handle of its hold. A signal ends this process as usual; the keeper
