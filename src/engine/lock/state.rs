@@ -10,8 +10,7 @@ use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
-/// The stage of a hold in the machine. Once the hold is removed from the machine, the store has freed the
-/// lock, or a clean-up will.
+/// The stage of a hold in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Held,
