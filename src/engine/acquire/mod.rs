@@ -129,7 +129,7 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // A caller with a place in the store's queue goes on although interrupted: its `Waiting` leaves the queue.
+        // An interrupted caller with a place in the store's queue goes on: its `Waiting` leaves that queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }

@@ -171,7 +171,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// Finds the lock's state for a call that has sent nothing yet. Reuses the thread's cached hold, or begins
+    /// Finds the lock's state for a call that has sent nothing yet; reuses the thread's cached hold or begins
     /// its release. `thread` is `None` for a guard. `caches`: the call may cache the hold until a recall.
     /// `asks`: the call can attempt at once. `may_use`: as for [`reuse`](Self::reuse).
     pub(crate) fn find(
@@ -413,7 +413,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
 
     /// Removes an ended hold, and wakes the queue's heads. `released`: whom the store notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // The release is noted before the next waiter wakes: that waiter may have to let other processes go first.
+        // The release is noted before the next waiter wakes, who may have to let other processes go first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.ends = None;

@@ -190,7 +190,7 @@ impl<'a> Waiting<'a> {
             if !place.is_head() {
                 self.wait_mode.become_in_doubt(); // the head may have put the client into the wait queue
             }
-            // A client sends no recall to itself, so the waiter, after it joined, releases a hold cached until
+            // A client sends no recall to itself, so the waiter, having joined, releases a hold cached until
             // a recall. Pairs with `Machine::cache`, which caches until a recall only if no thread waits.
             let is_idle = call.local.state().is_idle();
             if is_idle {
