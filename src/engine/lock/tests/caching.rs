@@ -356,7 +356,7 @@ fn a_cached_hold_is_reused_until_a_waiter_recalls_it() {
 }
 
 #[test]
-fn a_hold_already_wanted_when_granted_is_not_cached() {
+fn outside_a_time_slice_a_wanted_hold_is_not_cached() {
     let mut one = granted();
     let now = one.at(ms(1));
     one.own().until_recall(0, true, now.now, RULES.first_check);
