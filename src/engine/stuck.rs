@@ -82,7 +82,7 @@ impl Stuck {
     }
 }
 
-/// The ids of the published waits, in order.
+/// The ids of the published waits, sorted.
 pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64> {
     let published = uses.into_iter().filter_map(|one| one.published.as_ref());
     let mut ids: Vec<u64> = published.map(|record| record.id).collect();
@@ -91,7 +91,7 @@ pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64
 }
 
 impl Registry {
-    /// The locks that threads wait for, and those that these threads hold. Locks one mutex at a time, so that
+    /// The locks that threads wait for, and those that these threads hold. Takes one mutex at a time, so that
     /// this thread blocks nobody while it waits for the next mutex.
     fn concerned(&self) -> Vec<Arc<LocalLock>> {
         let (mut used, mut awaited, mut threads) = (Vec::new(), HashSet::new(), HashSet::new());
@@ -149,7 +149,7 @@ impl Registry {
             for state in local.holds.iter().filter(|state| !state.is_cached() && state.hold.stands(now)) {
                 let (by, taker) = (state.keeper(), state.hold.holder.taker());
                 let waiter = by.or(taker).filter(|thread| threads.contains(thread));
-                // By name, because a reader may wait for a writer's hold, and a writer for a reader's.
+                // Compares names, not kinds: a reader may wait for a writer, and a writer for a reader.
                 if waiter.is_some() || awaited.contains(key.name.key()) {
                     holding.extend(waiter);
                     let shown = LockUse { by, taker, ..shown(key, state, now) };

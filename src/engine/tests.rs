@@ -295,7 +295,7 @@ fn a_thread_sends_no_attempt_while_its_hand_off_fails() {
 }
 
 #[test]
-fn no_fair_attempt_is_sent_while_a_hand_off_fails() {
+fn fair_locks_send_no_attempt_while_a_hand_off_fails() {
     while_a_hand_off_fails(|failing| {
         let FailingHandoff { store, engine, name, go_on } = failing;
         let attempts = store.attempts.count();
@@ -335,7 +335,7 @@ fn no_fair_attempt_is_sent_while_a_hand_off_fails() {
 }
 
 #[test]
-fn an_unanswered_count_change_is_repeated_while_the_store_recognises_repeats() {
+fn unanswered_add_permits_is_repeated_while_the_store_recognises_it() {
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -347,7 +347,6 @@ fn an_unanswered_count_change_is_repeated_while_the_store_recognises_repeats() {
         let adding = scope.spawn(|| engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err());
         let mut seen = 0;
         loop {
-            // A pause takes at most 0.1 s, so one step of the clock ends it.
             comes_about("a request", || store.counts.count() != seen || adding.is_finished());
             if adding.is_finished() {
                 break;
@@ -423,7 +422,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     engine.ends_badly();
 }
 
-/// A timed-out waiter must leave within one command time-out: a call may last no longer beyond its limit.
+/// A timed-out waiter must leave within one command time-out: its call may exceed its limit by no more.
 #[test]
 fn a_failed_or_timed_out_fair_waiter_leaves_the_queue() {
     let wait = Duration::from_millis(20);

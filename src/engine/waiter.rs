@@ -20,7 +20,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
     pub(crate) sleeper: Option<Sleeper>,
-    // `offer` and `handed` are boxed: each acquire moves a waiter into the queue and out, and few ever sleep.
+    // `offer` and `handed` are boxed to keep a waiter small: each acquire moves one, and few ever sleep.
     pub(crate) offer: Option<Box<Claim>>,
     pub(crate) handed: Option<Box<PendingHandoff>>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct LocalWaiter {
 pub(crate) struct Wait {
     /// Set before the thread first sleeps.
     waker: OnceLock<Waker>,
-    /// Set once the client's entry names the wait.
+    /// Set once the wait has an id for the client's entry.
     pub(crate) published: OnceLock<WaitRecord>,
     pub(crate) ends_for: OnceLock<Arc<Deadlock>>,
 }
@@ -150,8 +150,8 @@ pub(crate) struct HandoffResult {
 }
 
 impl HandoffResult {
-    /// Passes the outcome to the thread in [`wait`](Self::wait). If this thread has given up by then, it has
-    /// treated the outcome as unknown.
+    /// Returns a `Releaser` that passes the outcome to the thread in [`wait`](Self::wait). If that thread has
+    /// given up by then, it has treated the outcome as unknown.
     pub(crate) fn releaser(&self) -> Releaser {
         let HandoffResult { outcome, waker } = self.clone();
         Releaser::new(true, move |ended| {

@@ -1,6 +1,6 @@
 //! Acquiring a lock: from the caller's request (`call`) to a grant.
 //!
-//! A thread that holds the lock re-enters it. All other calls attempt and wait in one loop (`waiting`).
+//! A thread re-enters its hold, or reuses its cached one. All other calls run the waiting loop (`waiting`).
 
 pub(crate) mod call;
 pub(crate) mod waiting;
@@ -129,7 +129,7 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // An interrupted caller with a place in the store's queue goes on: its wait, once dropped, leaves it.
+        // An interrupted caller with a place in the store's queue goes on: its `Waiting` leaves that queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }

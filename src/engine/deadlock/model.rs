@@ -1,5 +1,5 @@
-//! A model of three threads of three clients, and three locks, while one thread searches for a deadlock: each
-//! reported cycle existed, and a cycle that exists all the time is reported.
+//! A model of three *workers* (threads, each of its own client) and three locks, while one worker searches
+//! for a deadlock: each reported cycle existed, and a cycle that exists all the time is reported.
 //!
 //! If an entry has no room for a worker's wait, it names neither the wait nor the worker's holds, until a
 //! later entry does. A wait that has ended stays in its client's entry for a while. Between the two readings
@@ -328,7 +328,7 @@ impl View for Reading<'_> {
     }
 }
 
-/// Searches as the engine does, and returns the reported cycle.
+/// Searches as the engine does. Returns the reported cycle, and the worlds that existed meanwhile.
 fn search(
     begin: &World,
     clients: &[ClientId; THREADS],

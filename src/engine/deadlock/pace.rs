@@ -57,8 +57,8 @@ impl Pace {
         due.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// Plans the next search for a wait that was just searched: after `FIRST_PAUSE`. The pauses double if no
-    /// new cycle is to be confirmed, and the entry names the wait, so that other clients find its cycles too.
+    /// Plans the next search for a wait that was just searched: after `FIRST_PAUSE` if a new cycle is to be
+    /// confirmed, or if the entry does not show the wait to other clients. Otherwise the pauses double.
     pub(super) fn searched(&mut self, id: u64, has_new_cycle: bool, is_named: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             due.rank = if has_new_cycle { Rank::Urgent } else { Rank::Again };

@@ -298,7 +298,7 @@ mod tests {
     use crate::engine::deadlock::graph::{self, key_of, ring_of};
 
     #[test]
-    fn readers_that_let_writers_pass_count_as_waiting_for_them() {
+    fn a_reader_with_writers_first_waits_for_waiting_writers() {
         let mut seen = Inspection::new("a", ObjectKind::ReadWriteLock { mode: Mode::Read });
         seen.writers_wait = true;
         let wait = |writers_first| {

@@ -11,8 +11,8 @@ use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
 
 impl Hold {
-    /// Records the loss and notifies all listeners. `false`: the hold was lost before, or is being released
-    /// and the reason is not `Gone`. Retires the owner number: a request under it may still arrive.
+    /// Records the loss, and notifies all listeners of an uncached hold. `false`: the hold was lost before,
+    /// or is being released and the reason is not `Gone`. Retires the owner number: see `Machine::lose`.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         let mut state = self.local.state();
         if self.phase.loss().is_some() {

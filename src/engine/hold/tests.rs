@@ -253,7 +253,7 @@ fn a_hold_is_renewed_while_any_reentry_asks_for_renewal() {
 }
 
 #[test]
-fn an_explicit_lease_is_renewed_until_all_locks_are_acquired() {
+fn explicit_leases_are_renewed_until_a_multi_lock_is_acquired() {
     let start = ManualClock::new().now();
     let short = LEASE / 30;
     let cached = hold(Lease::Kept(short), start);
@@ -389,7 +389,7 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
 }
 
 #[test]
-fn cached_locks_do_not_cache_holds_with_unanswered_requests() {
+fn cached_locks_cache_no_hold_with_a_request_in_doubt() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is under way concerns no other hold");

@@ -72,7 +72,7 @@ pub(crate) struct Caching {
     /// When, and by which thread, the lock was last released; `None` once this thread has asked again.
     pub(super) dropped: Option<(Moment, u64)>,
     pub(super) score: i8,
-    /// How long this process did not run in the last slices. The next one is longer by this, at most doubled.
+    /// How long this process did not run in the last slices; lengthens the next slice, at most to double.
     missed: Duration,
     /// The last recall, and whether it came soon after the one before.
     pub(super) recalled: Option<(Moment, bool)>,
@@ -176,7 +176,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         }
         let Machine { holds, caching, .. } = self;
         let own = state_in(holds, serial)?;
-        // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::take_or_give_up`.
+        // A waiter that joins the queue later finds and releases the hold: see `Waiting::take_or_give_up`.
         if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
             own.set(Stage::Cached(until_recall));

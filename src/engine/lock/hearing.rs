@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_contention_check_waits_until_recalls_can_be_received() {
+    fn the_first_contention_check_comes_when_recalls_can_be_received() {
         let mut world = World::new();
         assert_eq!(world.due_in(), EVERY, "without an answer, the recall comes with the first check");
         world.recalls = Some(7);

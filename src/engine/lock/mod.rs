@@ -171,9 +171,9 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// The lock's state for a call that has sent nothing yet; `thread` is `None` for a guard. `caches`: the
-    /// call may cache the hold until a recall. `asks`: it can attempt at once. `may_use`: as for
-    /// [`reuse`](Self::reuse).
+    /// Finds the lock's state for a call that has sent nothing yet; reuses the thread's cached hold or begins
+    /// its release. `thread` is `None` for a guard. `caches`: the call may cache the hold until a recall.
+    /// `asks`: the call can attempt at once. `may_use`: as for [`reuse`](Self::reuse).
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
@@ -358,7 +358,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// As [`begin_release`](Self::begin_release), but hands the lock to no waiter. `false`: the hold is lost,
-    /// or being released. If a renewal may arrive late, retires the number, to protect the next hold.
+    /// or being released. If a request may arrive late, retires the number, to protect the next hold.
     pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
         own.set(Stage::Returning);
@@ -413,7 +413,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
 
     /// Removes an ended hold, and wakes the queue's heads. `released`: whom the store notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // The release is noted before the next waiter wakes, which may have to let other processes go first.
+        // The release is noted before the next waiter wakes, who may have to let other processes go first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.ends = None;

@@ -10,8 +10,7 @@ use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
-/// The stage of a hold in the machine. Once the hold is removed from the machine, the store has freed the
-/// lock, or a clean-up will.
+/// The stage of a hold in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Held,
@@ -302,7 +301,8 @@ impl<W: Waits> Queue<W> {
         self.tickets.iter_mut().filter(|ticket| ticket.is_head).for_each(Ticket::tell);
     }
 
-    /// Wakes the heads and all waiters that spin, because the client has lost its place in the store's queue.
+    /// If waiters spin or want several permits, wakes all of these and the heads, because the client has lost
+    /// its place in the store's queue.
     pub(crate) fn nudge_apart(&mut self) {
         if self.spinning > 0 {
             let asking = |ticket: &&mut Ticket<W>| ticket.spins || ticket.is_head;

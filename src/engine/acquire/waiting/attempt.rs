@@ -257,7 +257,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Enters the hold of a grant, and leaves the local queue. `bound` is what else ends the hold, such as a
+    /// Enters the hold of a grant, and gives up `self.place`. `bound` is what else ends the hold, such as a
     /// session; `queued` the number of clients in the store's queue. `None`: the grant does not count.
     fn enter(
         &mut self,

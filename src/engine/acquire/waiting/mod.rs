@@ -190,8 +190,8 @@ impl<'a> Waiting<'a> {
             if !place.is_head() {
                 self.wait_mode.become_in_doubt(); // the head may have put the client into the wait queue
             }
-            // A client sends no recall to itself, so the waiter releases a hold that is cached here, after it
-            // joined the queue. Pairs with `Machine::cache`, which caches no hold while threads wait.
+            // A client sends no recall to itself, so the waiter, having joined, releases a hold cached until
+            // a recall. Pairs with `Machine::cache`, which caches until a recall only if no thread waits.
             let is_idle = call.local.state().is_idle();
             if is_idle {
                 engine.core.release_cached(call.local, None);
@@ -238,7 +238,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// One step: receives a hand-off, sleeps while another waiter asks, or attempts. Fails if the client has
+    /// One step: receives a hand-off, attempts, or returns until when to sleep. Fails if the client has
     /// ended, if this wait must end to break a deadlock, or if the head of the local queue has had only
     /// failures for `retry_timeout`.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {

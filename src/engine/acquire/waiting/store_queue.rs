@@ -5,10 +5,10 @@
 //! client that it is next. Because the notified client may hang and messages may be lost, the waiter also
 //! polls, at the time that the store's last answer gave and at each safety poll.
 //!
-//! The version of the holder's client id tells the store whether the release will notify the wait queue.
-//! Sometimes the version misleads: Java's `forceUnlock` may end the hold, or another program's id may look
-//! like ours. Then the release sends a message only on the channel of all releases. So the first client in
-//! the wait queue also listens to that channel; the code calls this to *watch releases*.
+//! The client id of a holder whose release will notify the wait queue is a UUID of version 8. Sometimes the
+//! version misleads: Java's `forceUnlock` may end the hold, or another program's id may look like ours. Then
+//! the release sends a message only on the channel of all releases. So the first client in the wait queue
+//! also listens to that channel; the code calls this to *watch releases*.
 //!
 //! A client that joins an empty wait queue watches releases after [`AFTER`]; a client that becomes first
 //! later does so at once. In a fast queue clients are granted the lock before they begin to watch. In a slow

@@ -274,7 +274,7 @@ fn a_hand_off_restarts_the_measured_hold_time_for_caching() {
 }
 
 #[test]
-fn a_recalled_cached_hold_is_released_within_milliseconds() {
+fn a_wanted_hold_is_cached_only_for_a_time_slice() {
     let mut one = in_time_slice(2, 8);
     let now = one.at(at(0));
     one.own().until_recall(0, true, now.now, RULES.first_check);
@@ -288,7 +288,7 @@ fn a_recalled_cached_hold_is_released_within_milliseconds() {
 }
 
 #[test]
-fn releasing_a_cached_hold_keeps_checks_of_other_holds_due() {
+fn no_check_is_lost_when_a_cached_hold_is_released() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
@@ -356,7 +356,7 @@ fn a_cached_hold_is_reused_until_a_waiter_recalls_it() {
 }
 
 #[test]
-fn a_hold_already_wanted_when_granted_is_not_cached() {
+fn outside_a_time_slice_a_wanted_hold_is_not_cached() {
     let mut one = granted();
     let now = one.at(ms(1));
     one.own().until_recall(0, true, now.now, RULES.first_check);
@@ -422,7 +422,7 @@ fn each_use_of_a_cached_hold_restarts_its_idle_time() {
 }
 
 #[test]
-fn a_cached_hold_is_rechecked_when_its_idle_time_ends() {
+fn a_cached_hold_is_watched_until_its_idle_time_ends() {
     let mut one = granted();
     for now in (1..3_000).step_by(100) {
         one.watch(ms(now));

@@ -159,7 +159,7 @@ impl<'a> Step<'a> {
     }
 
     /// Models `find_or_ask` and `take_or_give_up`: a waiter joins the local queue, a try does not. Either may
-    /// first have to release another thread's cached hold.
+    /// have to release another thread's cached hold before it asks.
     fn join(&mut self, thread: usize) {
         let is_first = self.lock().queue.get(ticket(thread)).is_none();
         let once = self.client.users[thread].once;
@@ -589,7 +589,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Models `Round::renew` and `Core::confirm`.
+    /// Models `Round::renew` and `Core::renewed`.
     fn renewed(&mut self, id: Id, sent: Moment, answer: Said) {
         let until = sent.plus(self.rules.lease);
         let due = NOW.plus(if answer == Said::Yes { self.rules.renew_after } else { self.rules.pause });

@@ -119,7 +119,7 @@ const fn checked(rules: Rules, after: Duration) -> Rules {
     Rules { lock, ..rules }
 }
 
-/// The set-ups that each run of the tests explores; the soak explores [`large`] too.
+/// The set-ups that each run of the tests explores; the longest run (the soak) explores [`large`] too.
 fn small() -> Vec<Setup> {
     vec![
         Setup { threads: &[1, 1], cycles: 2, drops: false, ..BASE },
@@ -135,7 +135,7 @@ fn small() -> Vec<Setup> {
     ]
 }
 
-/// The set-ups that only the soak explores.
+/// The set-ups that only the soak, the longest run of the tests, explores.
 fn large() -> Vec<Setup> {
     let all_ask = Rules { all_ask: true, ..FAULTY_RULES };
     let slices = sliced(FAULTY_RULES, ticks(2));

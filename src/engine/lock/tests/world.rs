@@ -107,7 +107,7 @@ pub(super) struct User {
     /// The thread has read the answer to a hand-off, and must handle it. `true`: the store refused the
     /// hand-off, and the releaser releases.
     pub(super) settles: Option<bool>,
-    /// The outcome of the hand-off that this thread sent as the releaser, and waits for.
+    /// For a releaser that waits: the outcome of its hand-off.
     pub(super) outcome: Option<Said>,
     /// Whether the thread noticed that the window of its hold has ended.
     pub(super) saw_end: bool,
@@ -202,7 +202,7 @@ impl Action {
     }
 }
 
-/// The distance between the first numbers of two threads. A thread's numbers follow one another.
+/// The distance between the first numbers of neighbouring threads. A thread's numbers follow one another.
 pub(super) const NUMBERS: u64 = 16;
 
 impl World {
