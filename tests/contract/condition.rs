@@ -245,7 +245,7 @@ contract!(wait_while_waits_until_the_predicate_is_false, needs(Counting), |store
     guard.unlock().unwrap();
 });
 
-contract!(a_guard_works_as_before_after_a_condition_wait, needs(Counting), |store| {
+contract!(guards_are_renewed_and_report_losses_after_a_condition_wait, needs(Counting), |store| {
     let (client, other) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let name = fresh("cond");
     let lock = client.get_lock(&name);

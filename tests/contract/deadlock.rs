@@ -154,7 +154,7 @@ pub(super) fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, 
     told
 }
 
-contract!(a_deadlock_and_its_end_are_reported_within_three_seconds, needs(Directory), |store| {
+contract!(a_deadlock_is_reported_within_three_seconds_then_its_end, needs(Directory), |store| {
     side_by_side(&store.kinds, |kind| told_and_over(store, kind));
 });
 
@@ -217,7 +217,7 @@ fn is_known_to_wait(member: &Member) -> bool {
 }
 
 // The multi-lock's wait for `b` is the youngest of the cycle, so the client ends this wait.
-contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store| {
+contract!(a_broken_multi_lock_wait_keeps_a_separate_hold, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
     let held = many.lock(&a).acquire().unwrap();

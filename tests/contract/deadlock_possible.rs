@@ -27,7 +27,7 @@ contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Direc
     for member in [&one, &other] {
         assert_eq!(member.client.stats().deadlocks, 0, "an uncertain deadlock was counted");
     }
-    // Two more searches find the cycle of `a` and `b` within this time, but must not report it again.
+    // Each client's next search, within this time, must not report the cycle of `a` and `b` again.
     let members = [&one, &waits_by, &other];
     throughout(ms(2_500), || members.iter().all(|member| member.is_told_nothing()));
     assert!(!threads.is_any_over(), "no wait was ended");

@@ -75,7 +75,7 @@ contract!(a_waiter_gets_an_idle_cached_lock_within_100_ms, needs(Keeping), |stor
     assert!(median(rounds.clone()) <= ms(100) + stalled_since(begun) / 5, "{rounds:?}");
 });
 
-contract!(a_waiter_gets_a_cached_lock_after_its_use, needs(Keeping), |store| {
+contract!(a_waiter_gets_a_cached_lock_soon_after_the_unlock, needs(Keeping), |store| {
     let (lock, other) = cached_lock(store);
     let round = |_| {
         lock.lock().unwrap();

@@ -131,7 +131,7 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(releasing_one_level_keeps_lease_or_renewal_of_the_other, |store| {
+contract!(after_a_release_the_other_level_keeps_lease_or_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     let renewed = ends.acquire().unwrap();

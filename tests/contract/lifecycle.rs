@@ -141,7 +141,7 @@ contract!(shutdown_in_the_middle_of_work_leaves_no_lock_held, |store| {
                 });
             }
             let all_worked = (0..6).all(|_| receive(&told, LONG).is_ok());
-            // The shutdown comes before the assertion, which would else make the scope wait forever.
+            // If the assertion failed before the shutdown, the scope would wait forever for the workers.
             let shut_down = client.shutdown();
             assert!(all_worked, "a worker was granted no lock");
             shut_down.unwrap();

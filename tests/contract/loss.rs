@@ -1,4 +1,4 @@
-//! The holder of a lost hold learns of the loss at once and once only, and the hold stays lost.
+//! The holder of a lost hold is notified of the loss once, and the hold stays lost.
 
 use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select};
 

@@ -596,7 +596,7 @@ contract!(releasing_a_multi_lock_wakes_the_waiters_of_each_lock, |store| {
     }
 });
 
-contract!(a_late_multi_guard_release_ends_no_later_hold, |store| {
+contract!(late_releases_of_multi_guards_end_no_later_hold, |store| {
     let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);
@@ -607,7 +607,7 @@ contract!(a_late_multi_guard_release_ends_no_later_hold, |store| {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // After this loop all releases are answered, so the checks below would see one of the wrong hold.
+        // After this loop all releases are answered, so a release that ended the new hold would show below.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("a release was not reported") {
                 Seen::Acquired { .. } => {}

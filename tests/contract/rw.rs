@@ -292,7 +292,7 @@ contract!(read_holds_are_renewed, needs(ReadWrite), |store| {
     assert_eq!(lock.read().hold_count().unwrap(), 2);
 });
 
-contract!(a_longer_read_lease_outlasts_the_shorter_one_of_another, needs(ReadWrite), |store| {
+contract!(a_read_lease_outlasts_another_readers_shorter_lease, needs(ReadWrite), |store| {
     let (name, [client, other]) = store.clients("rw");
     let lock = client.get_read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());

@@ -44,7 +44,7 @@ contract!(every_token_hold_has_its_own_owner, needs(Token), |store| {
     }
 });
 
-contract!(a_token_lock_refuses_a_reentrant_locks_key, needs(Token), |store| {
+contract!(a_token_lock_refuses_the_key_of_a_reentrant_lock, needs(Token), |store| {
     let (name, [client, stranger]) = store.clients("type");
     for holder in [client.get_lock(&name), leasehold::RedisLock::clone(&client.get_fenced_lock(&name))] {
         let held = Holding::take(&holder);
@@ -55,7 +55,7 @@ contract!(a_token_lock_refuses_a_reentrant_locks_key, needs(Token), |store| {
     }
 });
 
-contract!(a_reentrant_lock_refuses_a_token_locks_key, needs(Token), |store| {
+contract!(a_reentrant_lock_refuses_the_key_of_a_token_lock, needs(Token), |store| {
     let (name, [client, stranger]) = store.clients("type");
     let held = Holding::take(&client.get_token_lock(&name));
     for wrong in [client.get_lock(&name), stranger.get_lock(&name)] {

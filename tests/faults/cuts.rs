@@ -89,7 +89,7 @@ scenario!(a_network_silence_shorter_than_the_lease_loses_no_hold, |world| {
     assert_eq!(seen.losses(), 0);
 });
 
-scenario!(on_a_slow_link_locks_exclude_and_holds_last, |world| {
+scenario!(locks_on_a_slow_link_exclude_and_lose_no_hold, |world| {
     world.proxy.delay_requests(ms(60));
     world.proxy.delay_replies(ms(60));
     let clients = [world.client(), world.client()];

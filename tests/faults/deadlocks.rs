@@ -9,8 +9,8 @@ use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
-/// Whether a deadlock search asks by this command who holds a lock. Only this script has one key and one
-/// argument, where the argument is an owner with the number 0.
+/// Whether a deadlock search asks by this command who holds a lock. Only the search's script has one key and
+/// one argument, where the argument is an owner with the number 0.
 fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -144,7 +144,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         let _own = own.acquire().unwrap();
         next.lock_interruptibly(&ends).is_err()
     });
-    // A search warns at its end, so the time until then and the gap of two seconds bound how many have run.
+    // The first search warns at its end. The bound grows with time, in case a busy machine lets more run.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
@@ -268,8 +268,8 @@ fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
             assert!(dies.get_lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
-    // A search finds `dead`'s wait only if the directory entry of `dies` has a `WaitRecord`. The first entry
-    // that a client writes has none, because its first search makes the record.
+    // A search finds `dead`'s wait only if the directory entry of `dies` has a `WaitRecord`. A client adds
+    // this record by its own first search, so its first entry may lack it.
     let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("WaitRecord"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();

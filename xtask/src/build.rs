@@ -8,8 +8,8 @@ use crate::job::{Job, Run, path_of};
 use crate::output::{between, ran_a_test};
 use crate::suites;
 
-/// Lints the library without its tests: their dependencies may turn on features of a crate that the library
-/// uses too, and so hide that the library does not ask for them.
+/// Lints the library without its tests, whose dependencies could turn on a feature that the library needs but
+/// does not ask for.
 const LINTED: &str = "--lib --no-default-features";
 /// Feature combinations that only need to compile: each store alone, and all features that are no store.
 const CHECKED: &[&str] =
@@ -41,7 +41,7 @@ pub fn clippy(job: &Job<'_>) -> bool {
     good
 }
 
-/// Cargo's output has the warnings also of crates that are already built.
+/// Cargo repeats the warnings of crates that are already built, so these count too.
 fn passes_without_warnings(job: &Job<'_>, run: Run) -> bool {
     let came = job.run(&run.with("CARGO_TERM_COLOR", "never"));
     came.good && !came.output.lines().any(|line| line.starts_with("warning: "))
@@ -154,7 +154,7 @@ pub fn model(job: &Job<'_>) -> bool {
             format!("{} --cfg leasehold_shuttle", job.variable("RUSTFLAGS").unwrap_or_default()),
         )
         .with("CARGO_TARGET_DIR", absolute(&job.gate.target.join("model")));
-    // `update --workspace` keeps all versions; it only removes entries that this package does not need.
+    // `update --workspace` keeps all versions; it only removes crates that this package does not need.
     build.run(&Run::cargo("update --workspace").within(&copy)).good
         && tested(
             &build,
@@ -213,7 +213,7 @@ pub fn package(job: &Job<'_>) -> bool {
 }
 
 /// Compiles with the lowest versions that Cargo.toml allows, in a copy without test dependencies, which would
-/// raise the versions. Cargo has no stable option for this.
+/// raise the versions. `RUSTC_BOOTSTRAP` allows cargo's unstable option for this.
 pub fn minimal(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("minimal");
     let copied = r#"rm -rf "$1" && mkdir -p "$1" && git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$1" &&

@@ -7,7 +7,7 @@ use crate::plan;
 /// The parts that test any change of the library.
 const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redis faults timed";
 
-/// The parts that test a file: those of the first line with a pattern of its path. `ALL` is [`OF_ALL`].
+/// The parts that test a file: those of the first line with a pattern for its path. `ALL` is [`OF_ALL`].
 const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
     ("scripts/deploying.sh", "shell deploying"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_redis_script_selects_every_redis_check_part() {
+    fn a_changed_redis_script_selects_library_tests_and_the_proof() {
         for part in OF_ALL.split(' ').chain(["topologies", "interop", "proof"]) {
             assert!(
                 parts(&["src/stores/redis/lua/lock.lua"]).split(' ').any(|named| named == part),

@@ -31,7 +31,7 @@ fn checked_for(target: &str, run: Run) -> Run {
     run.with(&format!("AR_{name}"), "ar")
 }
 
-/// Checks for musl if the compiler can. Fetches missing crates first, since the check itself is offline.
+/// The command, for musl if the compiler can. Fetches missing crates first, since the command is offline.
 pub fn on_musl(job: &Job<'_>, run: Run) -> Run {
     let can = has(job, MUSL) && job.cargo(&format!("fetch --locked --target {MUSL}"));
     if can { checked_for(MUSL, run) } else { run }

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::job::{Job, Run, locked};
 use crate::{output, plan, suites};
 
-/// The running process groups, which the gate ends when it ends itself.
+/// The running process groups, which the gate ends when SIGINT or SIGTERM ends the gate.
 #[derive(Default)]
 pub struct Groups(Mutex<BTreeSet<u32>>);
 

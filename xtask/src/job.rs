@@ -283,7 +283,7 @@ fn end_after(limit: u64, group: &crate::gate::Group<'_>, ends: &std::sync::mpsc:
     true
 }
 
-/// Locks a value, even if a thread panicked with the lock: the other parts go on.
+/// Locks a value, even if a thread panicked with the lock, so that the other parts go on.
 pub fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -80,9 +80,8 @@ pub fn unit(job: &Job<'_>) -> bool {
 /// Filters that select the contracts of a store: the names of these tests are `file::contract::store`.
 const TOPOLOGIES: &[&str] = &["::sentinel", "::cluster", "::redlock", "::ring"];
 const STORES: &[&str] = &["::mysql", "::sqlite", "::zookeeper", "::etcd"];
-/// The contracts that test only the client; of deadlocks, `deadlock_possible::` runs on every store instead.
-/// The gate runs these on memory, the first Redis and PostgreSQL. Part `servers`, in the soak, runs all on
-/// every store.
+/// The contracts that test only the client. The gate runs them on memory, the first Redis and PostgreSQL; the
+/// soak's part `servers` runs them on every store. For deadlocks, all stores run `deadlock_possible::`.
 const OF_THE_CLIENT: &str =
     "condition:: deadlock:: guards:: input:: interrupts:: leader:: observer:: options:: terms::";
 /// The contracts whose requests other contracts send too. A second server of a store is tested without them.
@@ -278,7 +277,7 @@ pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
 }
 
 /// Records under faults what clients do with locks of every kind. Our checker and Porcupine (Go) judge these
-/// histories. One store at a time, for LEASEHOLD_HISTORY_SECONDS each. LEASEHOLD_BLESS writes the figures.
+/// histories. One store at a time, for LEASEHOLD_HISTORY_SECONDS each.
 pub fn histories(job: &Job<'_>) -> bool {
     let judge = std::path::absolute(job.gate.logs.join("judge")).unwrap_or_default().display().to_string();
     let mut one_at_a_time = suites::one_at_a_time(job);

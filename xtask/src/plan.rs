@@ -34,10 +34,9 @@ pub const BUILD: &[&str] =
 /// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, since their
 /// bounds grow with the load (`tests/README.md`), so on a busy machine they show little.
 pub const TIMED: &[&str] = &["timed"];
-/// How many tests a test program runs at a time, for each processor. A contract on Redis uses a twentieth of
-/// a processor.
+/// How many tests a test program runs at a time, for each processor: several, since tests mostly wait.
 pub const TESTS_PER_PROCESSOR: usize = 3;
-/// The parts that need no server.
+/// The parts of `./check quick`, which need no server.
 pub const QUICK: &[&str] = &[
     "format",
     "shell",

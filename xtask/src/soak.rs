@@ -1,4 +1,4 @@
-//! `./check soak`: rounds of parts until the time is over. Each finished round is a line of the record.
+//! `./check soak`: rounds of one part each until the time is over. The record has a line for each round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

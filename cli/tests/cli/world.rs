@@ -310,7 +310,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // When the program dies, its helper ends the command.
+        // When the program dies, its helper process ends the command.
         drop(self.0.kill());
         drop(self.0.wait());
     }
