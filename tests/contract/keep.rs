@@ -171,7 +171,7 @@ contract!(two_clients_that_contend_for_a_cached_lock_both_progress, needs(Keepin
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
 });
 
-// The soak runs this contract for longer. Only lost holds fail it: a call that gets no answer is counted.
+// The soak runs this contract for longer. Only lost holds fail it; unanswered calls are counted and printed.
 contract!(a_cached_lock_in_use_survives_heavy_load, needs(Keeping), |store| {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let losses = Arc::new(parking_lot::Mutex::new((Vec::new(), Duration::ZERO)));

@@ -222,7 +222,7 @@ contract!(javas_maximum_permit_count_can_be_acquired, needs(Counting), |store| {
     assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), i64::from(MOST));
 });
 
-contract!(an_expired_permits_id_releases_nothing, needs(Counting), |store| {
+contract!(the_id_of_an_expired_permit_releases_nothing, needs(Counting), |store| {
     let semaphore = store.client().get_expirable_semaphore(fresh("over"));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap();
@@ -357,7 +357,7 @@ contract!(permits_are_released_by_id_all_or_none, needs(Counting), |store| {
     assert_eq!(foreign.available_permits().unwrap(), 4, "the other permits were not released");
 });
 
-contract!(a_permits_lease_is_read_and_changed_by_id, needs(Counting), |store| {
+contract!(leases_of_permits_are_read_and_changed_by_id, needs(Counting), |store| {
     let [semaphore, foreign] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(60_000))).unwrap().unwrap();

@@ -19,7 +19,7 @@ contract!(unlocking_a_free_lock_fails_as_free, |store| {
     }
 });
 
-contract!(a_non_holders_unlock_names_the_holder_and_changes_nothing, |store| {
+contract!(unlocking_by_another_owner_names_the_holder_and_changes_nothing, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let held = Holding::take(&lock);

@@ -97,7 +97,7 @@ scenario!(a_reentry_answered_after_the_hold_expired_is_no_grant, |world| {
     assert!(world.is_free("nested"));
 });
 
-scenario!(a_reentrys_grant_that_arrives_after_the_lease_is_undone, |world| {
+scenario!(the_client_undoes_a_reentry_grant_that_arrives_too_late, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
     let nested = call_on(client.get_lock("longer"), move |lock| {
@@ -223,7 +223,7 @@ scenario!(hold_count_excludes_a_dropped_guard_whose_release_fails, |world| {
     }
 });
 
-scenario!(a_dropped_guards_unanswered_release_frees_the_lock, |world| {
+scenario!(an_unanswered_release_of_a_dropped_guard_frees_the_lock, |world| {
     for (how, _client, lock) in world.each(ways(), "dropped") {
         let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let fault = world.proxy.next(releases(lock.name()), how.clone());
@@ -312,7 +312,7 @@ scenario!(a_failed_wait_whose_replies_are_blocked_leaves_no_lock, |world| {
     client.get_lock("asymmetric").unlock().unwrap();
 });
 
-scenario!(a_leaders_withdraw_returns_the_error_of_its_failed_release, |world| {
+scenario!(withdrawing_a_leader_returns_the_error_of_its_failed_release, |world| {
     let client = world.client();
     let leader = client.leader("lead").unwrap();
     comes_within(now(), T, "the election", || leader.term().is_some());

@@ -124,7 +124,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         })
         .collect();
     meet.wait();
-    // The chain's head begins to wait when all others are in the directory: its search finds the whole chain.
+    // The chain's head waits only when all others are in the directory, so its search meets over 64 clients.
     let published = || {
         let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
         let entries: Vec<String> =
@@ -158,7 +158,7 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
     waiting.into_iter().for_each(|waiting| waiting.join());
 });
 
-scenario!(a_clients_deadlock_searches_send_under_fifty_requests_per_second, |world| {
+scenario!(searches_of_one_client_send_under_fifty_requests_per_second, |world| {
     const THREADS: usize = 1_000;
     let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
     let held: Vec<_> =

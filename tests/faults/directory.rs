@@ -12,7 +12,7 @@ fn entries(world: &World) -> Vec<String> {
     world.run(&["KEYS", &format!("{ENTRIES}*-*")])
 }
 
-scenario!(a_clients_directory_entry_is_written_once_per_renewal_period, |world| {
+scenario!(a_client_writes_its_directory_entry_once_per_renewal_period, |world| {
     let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
     let begun = now();

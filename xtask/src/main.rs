@@ -1,8 +1,8 @@
 //! The gate: the checks of this repository. `./check` builds and starts this program, and documents its use.
 //!
 //! Order and content are data: [`plan`] has the parts and lanes, [`suites`] the tests of each part,
-//! [`changed`] the parts of each file. [`job`] runs commands, [`parts`] and [`build`] name them, and [`gate`]
-//! runs parts and sums up. `scripts/servers.sh` finds and fetches servers, also for `./demo` and `./bench`
+//! [`changed`] the parts that test each file. [`job`] runs commands, [`parts`] and [`build`] name them, and
+//! [`gate`] runs parts and sums up. `scripts/servers.sh` finds and fetches servers, also for `./demo` and `./bench`
 //! (docs/decisions/0054-the-gate-is-a-program.md).
 
 mod build;

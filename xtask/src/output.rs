@@ -34,7 +34,7 @@ pub fn listed(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
-/// The tests whose names contain `pattern`, and whose path has the part `store`, unless that is empty.
+/// The tests whose names contain `pattern`, and whose path has the segment `store`, unless that is empty.
 pub fn named<'a>(list: &'a str, pattern: &'a str, store: &'a str) -> impl Iterator<Item = &'a str> {
     listed(list)
         .filter(move |name| name.contains(pattern))

@@ -173,7 +173,7 @@ pub fn topologies(job: &Job<'_>) -> bool {
 }
 
 /// Runs contracts on the databases, etcd and ZooKeeper, and the suites of part `stores`. MariaDB stands for
-/// MySQL, with which it shares code; on MySQL run only contracts whose statements no other contract sends.
+/// MySQL, with which it shares code; MySQL runs only the contracts whose statements no other contract sends.
 pub fn stores(job: &Job<'_>) -> bool {
     let good = suites::run(job, "contract", &["::postgres"]) & contracts(job, STORES, &[OF_THE_CLIENT]);
     good & of_part(job, "stores", &[])

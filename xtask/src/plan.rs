@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn check_parts_that_run_tests_wait_for_the_build() {
+    fn the_check_parts_that_run_tests_wait_for_the_build() {
         for part in crate::suites::SUITES.iter().map(|suite| suite.part) {
             assert!(needs_tests(part), "{part}");
         }

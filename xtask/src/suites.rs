@@ -181,7 +181,7 @@ fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str>
     modules
 }
 
-/// Runs a built test program: its name, "lib" or "bin NAME" for unit tests. Fails if no test ran.
+/// Runs a built test program: `name` is its name, for unit tests "lib" or "bin NAME". Fails if no test ran.
 pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let programs = programs(job);
     let found = match name.split_once(' ') {
