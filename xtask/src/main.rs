@@ -2,8 +2,8 @@
 //!
 //! Order and content are data: [`plan`] has the parts and lanes, [`suites`] the tests of each part,
 //! [`changed`] the parts that test each file. [`job`] runs commands, [`parts`] and [`build`] name them, and
-//! [`gate`] runs parts and sums up. `scripts/servers.sh` finds and fetches servers, also for `./demo` and `./bench`
-//! (docs/decisions/0054-the-gate-is-a-program.md).
+//! [`gate`] runs parts and sums up. `scripts/servers.sh` finds and fetches servers, also for `./demo` and
+//! `./bench` (docs/decisions/0054-the-gate-is-a-program.md).
 
 mod build;
 mod changed;
