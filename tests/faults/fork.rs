@@ -12,7 +12,7 @@ use crate::support::test_name;
 
 const LEASE: Duration = Duration::from_secs(20);
 
-/// Forks, runs `work` in the child, and returns its result; `None` if the child hangs.
+/// Forks, runs `work` in the child, and returns its result; `None` if the child hangs or a signal ends it.
 fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: the child has one thread and the parent's memory. The library promises to use no mutex or
     // socket of the parent there, and glibc makes the allocator and threads usable after a fork. The child
@@ -28,7 +28,7 @@ fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: `pid` is our own child, no other code waits for it, and `status` is a local variable.
     let ended = eventually(LONG, || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid);
     if !ended {
-        // SAFETY: as above. Nobody has waited for the child, so the kernel has not reused its pid.
+        // SAFETY: as above. No `waitpid` has returned this pid, so the kernel has not reused it.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, &raw mut status, 0);

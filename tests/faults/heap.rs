@@ -1,5 +1,5 @@
-//! The bytes that remain allocated after many locks were used. They are counted by this program's allocator,
-//! because the process size includes memory that the allocator keeps.
+//! The bytes that remain allocated after many locks were used, and those that one cycle allocates. This
+//! program's allocator counts them, because the process size includes memory that the allocator keeps.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
 
 /// The number of expired holds that a client remembers, to explain a failed `unlock`.
 const LAPSED: usize = 1_024;
-/// So many holds expire before a test counts bytes: more than `LAPSED`, so the client can remember no more.
+/// This many holds expire before a test counts bytes, so the client already remembers `LAPSED` holds.
 const REMEMBERED: usize = 2_000;
 
 #[track_caller]
@@ -53,7 +53,7 @@ scenario!(ten_thousand_expired_leases_leave_no_memory_allocated, |world| {
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
 
-/// In each round old holds end and new ones begin, so a map that grows when entries are removed would show.
+/// In each round old holds end and new ones begin. At the end the maps must free the slots of them all.
 #[test]
 fn rounds_of_expired_leases_leave_no_memory_allocated() {
     alone(|| {

@@ -162,8 +162,8 @@ scenario!(a_caching_client_notices_a_forced_release_within_50_ms, |world| {
         use_until_held(world, &lock);
         let begun = now();
         let theirs = other.get_lock("stock");
-        // A loss changes a thread's owner number. This thread needs its number to find the cached hold, so
-        // another thread acquires and loses the lock.
+        // The loss of `theirs` changes its thread's owner number. This thread needs its number to find the
+        // cached hold, so another thread acquires `theirs`.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             theirs.lock().unwrap();

@@ -1,5 +1,5 @@
-//! The wait queue: a release wakes one waiter, in order of arrival. After any fault, the lock is free for at
-//! most a safety poll while somebody waits.
+//! The wait queue: a release wakes one waiter, in order of arrival. After any fault, a lock that
+//! somebody waits for is free for at most one poll interval.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -183,7 +183,7 @@ fn a_killed_first_waiter_does_not_delay_the_next() {
 }
 
 #[test]
-fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
+fn median_delay_by_stopped_first_waiter_is_under_60_ms() {
     let took = waits_behind_an_absent_client(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
@@ -192,7 +192,7 @@ fn a_stopped_first_waiter_delays_the_next_under_60_ms() {
 }
 
 // A queue drops clients without a recent attempt. These have one, so the release itself must pass them over.
-scenario!(a_thousand_dead_waiters_delay_the_next_under_50_ms, |world| {
+scenario!(median_delay_by_1000_dead_waiters_is_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
     for round in 0..5 {

@@ -1,5 +1,5 @@
 //! The first process in the queue is stopped or killed at the release. After each of a hundred releases the
-//! second client acquires the lock within a safety poll.
+//! second client acquires the lock at its next safety poll at the latest.
 
 use super::line::queued_clients;
 use super::world::{World, scenario};

@@ -1,5 +1,5 @@
-//! Holders without permissions for the wait queue. Such a holder learns that it lacks them at its first
-//! release with a waiter. From its next hold on, waiters subscribe to its releases.
+//! Holders without permissions for the wait queue. Such a holder learns at its first release with
+//! a waiter that it lacks them. From its next hold on, waiters subscribe to its releases.
 
 use leasehold::Ring;
 

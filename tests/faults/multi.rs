@@ -80,7 +80,7 @@ scenario!(a_multi_lock_of_several_kinds_or_clients_acquires_in_parallel, |world|
         assert_eq!(requests(world), before + 2 * count);
         world.proxy.delay_requests(Duration::ZERO);
         assert!(had >= delay, "{had:?}");
-        // Requests in sequence would take one delay for each lock.
+        // In sequence, the acquires and the releases would take `2 * count` delays.
         assert!(all < delay * u32::try_from(2 * count - 1).unwrap(), "{had:?}, {all:?}");
     }
 });
@@ -138,13 +138,13 @@ scenario!(a_multi_lock_with_another_programs_key_acquires_nothing, |world| {
 });
 
 // Redisson's multi-lock also sets the expiry of a fence's counter and of a fair lock's queue. Ours does not.
-scenario!(a_multi_locks_lease_does_not_expire_counters_or_queues, |world| {
+scenario!(a_multi_lock_lease_does_not_expire_counters_or_queues, |world| {
     let client = client(world);
     let fenced = client.get_fenced_lock("f");
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // After a wait for its last lock `q`, the multi-lock also prolongs the leases of the earlier locks.
+        // `q` is last in key order. After a wait for it, the multi-lock also prolongs the earlier leases.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {

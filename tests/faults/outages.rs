@@ -128,7 +128,7 @@ scenario!(holds_with_half_a_second_left_survive_an_outage, |world| {
     }
 });
 
-/// Prints the figures of `docs/figures/measured.md`, only on request, because each takes a minute.
+/// Prints the outage figures of `docs/figures/measured.md`, only on request, because each takes a minute.
 #[test]
 fn the_outage_figures_are_printed_if_requested() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
@@ -210,7 +210,7 @@ scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
     }
 });
 
-// When the call returns, its request to leave the queue is on its way, ahead of the thread's next request.
+// A waiter returns while its request to leave the queue is on its way, ahead of its thread's next request.
 scenario!(a_waiter_gives_up_without_waiting_for_the_store, |world| {
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());
@@ -254,7 +254,7 @@ scenario!(a_lost_request_to_leave_the_queue_is_repeated, |world| {
     let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
     assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
     lost.wait_for(1, LONG);
-    // Without the repetition the queue place would last six seconds.
+    // Without the repetition the queue place would last for `PLACE_LASTS`, six seconds.
     comes_true_within(ms(3_000), || other.inspect("fair").unwrap().waiting == 0);
     assert!(eventually(LONG, || client.current_owner() != number), "the number is still in use");
     held.unlock().unwrap();

@@ -197,7 +197,7 @@ scenario!(a_release_repeated_after_script_flush_frees_no_later_hold, |world| {
     }
 });
 
-scenario!(an_expired_holds_reentries_never_count_for_the_next_hold, |world| {
+scenario!(reentries_of_an_expired_hold_never_count_for_the_next, |world| {
     let (client, other) = (world.client(), world.direct());
     let lock = client.get_lock("expired");
     let lease = ms(200);

@@ -160,7 +160,7 @@ scenario!(a_lock_without_expiry_counts_as_busy, |world| {
     world.does(&["DEL", "endless"]);
 });
 
-scenario!(read_write_holds_after_a_server_data_loss_are_renewed, |world| {
+scenario!(read_write_holds_acquired_after_data_loss_are_renewed, |world| {
     let client = world.client();
     let halves =
         || [client.get_read_write_lock("r").read().clone(), client.get_read_write_lock("w").write().clone()];

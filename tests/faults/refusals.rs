@@ -32,7 +32,7 @@ fn a_changed_password_loses_no_hold() {
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
         await_renewal(&guard);
-        // Calls repeat a refused login's error for 50 ms, so `is_locked` may fail a few times first.
+        // For 50 ms after a refused login all calls get its error, so `is_locked` may fail a few times first.
         comes_within(now(), R, "the way in", || client.get_lock("kept").is_locked().is_ok());
         guard.unlock().unwrap();
     });

@@ -80,7 +80,7 @@ scenario!(a_pool_of_one_connection_serves_many_threads, |world| {
     assert!(world.proxy.connections() <= 3);
 });
 
-scenario!(renewals_succeed_while_every_other_request_hangs, |world| {
+scenario!(renewals_succeed_while_requests_for_other_locks_hang, |world| {
     let seen = Seen::default();
     // The lease leaves time to repeat a renewal that a busy machine delays.
     let (lease, limit) = (ms(4_000), 2 * T);

@@ -177,7 +177,7 @@ scenario!(fencing_tokens_grow_after_a_server_restart_without_data, |world| {
 const NOTICED: Duration = ms(300);
 
 // No renewal is due for long, so only the end of the connections makes the client check its holds.
-scenario!(a_client_whose_connections_end_notices_the_servers_data_loss, |world| {
+scenario!(a_client_notices_the_servers_data_loss_when_connections_end, |world| {
     for url in [world.server.url(), world.proxy.url()] {
         let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
         // This hold opens all connections before the test.
@@ -261,7 +261,7 @@ fn a_waiter_retries_until_a_server_has_loaded_its_data() {
     });
 }
 
-scenario!(every_wait_ends_after_the_retry_timeout, |world| {
+scenario!(an_unlimited_wait_ends_after_the_retry_timeout, |world| {
     let client = world.builder().retry_timeout(ms(800)).build().unwrap();
     world.proxy.hold(crate::support::proxy::Direction::ToServer, Which::All);
     let begun = now();

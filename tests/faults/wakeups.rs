@@ -48,7 +48,7 @@ scenario!(killed_subscriptions_do_not_strand_waiters, |world| {
     }
 });
 
-scenario!(a_release_before_the_subscription_is_noticed, |world| {
+scenario!(a_release_that_precedes_the_subscription_is_noticed, |world| {
     let other = world.direct();
     for held_back in [Do::HoldRequest, Do::HoldReply] {
         let client = world.client();

@@ -94,7 +94,7 @@ impl World {
             return;
         };
         let locks = [client.get_lock("warm-up"), client.get_token_lock("warm-up-token")];
-        // On a busy machine this short lease may expire before its renewal, so failures are repeated.
+        // On a busy machine this short lease may expire before its renewal, so a failed round is repeated.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
             let least = || guards[0].remaining().min(guards[1].remaining());

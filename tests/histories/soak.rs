@@ -21,8 +21,8 @@ const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 const KILLED_WAITERS: &str = "a dozen waiters killed";
 
-/// For this time the pause between faults is at most 120 ms. Then for the time [`CALM`] it is up to four
-/// seconds, and so on in turn, because locks change hands far more often in long pauses.
+/// Rough and calm times alternate. When rough, faults come at most 120 ms apart; when calm, up to four
+/// seconds, in which locks change hands far more often.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
@@ -358,7 +358,7 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
     }
     let mut all = Vec::new();
     let mut asked: BTreeMap<u64, &Operation> = BTreeMap::new();
-    // Each hold with the earliest and the latest moment at which it may have ended.
+    // Each hold, the first moment at which it may have ended, and the time of the unlock's answer, if any.
     let mut holds: BTreeMap<u64, (Operation, u64, Option<u64>)> = BTreeMap::new();
     for line in lines {
         match line {

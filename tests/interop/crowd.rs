@@ -179,8 +179,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// Repeats the crowd's work, each time for longer, until each of `kinds` sorts of threads (a language and a
-/// kind of lock) has `least` grants. `check` judges each round.
+/// Repeats the crowd's work, each time for longer, until `kinds` sorts of threads (a language and a kind of
+/// lock) have `least` grants each. `check` judges each round.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -241,7 +241,7 @@ fn no_more_than(most: usize, had: &[Had]) {
 }
 
 #[test]
-fn java_and_rust_readers_and_writers_never_hold_at_once() {
+fn java_and_rust_writers_always_hold_alone() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     // The pauses are long, because a writer needs a moment without readers.

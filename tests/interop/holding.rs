@@ -41,7 +41,7 @@ test_on!(tokens_of_java_and_rust_rise_with_every_grant, java::set_up(LEASE), |(_
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
-        // Java locks in these rounds, so tokens of each language follow one of the same and one of the other.
+        // Java locks in these rounds, so each language's tokens follow tokens of both.
         if [0, 1, 4, 6, 8, 9].contains(&grant) {
             tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
             assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);

@@ -208,7 +208,7 @@ impl Shape {
 }
 
 /// Each case begins with the alert, the seconds within which it must fire, and its labels; its series follow.
-/// Prometheus still counts a series that `ends` for five minutes. `promtool` begins at time 0, so a negative
+/// For five minutes Prometheus still counts a series that `ends`. `promtool` begins at time 0, so a negative
 /// value of a series of timestamps is a time long ago.
 pub(crate) const CASES: &str = r#"
 LeaseholdRenewalsFail 420 job: shop, instance: a

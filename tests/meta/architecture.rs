@@ -105,7 +105,7 @@ fn the_architecture_checker_sees_uses_through_reexports() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// Each author of a store must read the trait, so it stays short: `Capabilities` has what only some can do.
+/// Each author of a store must read the trait, so it stays short: `Capabilities` has optional abilities.
 #[test]
 fn the_store_trait_has_at_most_sixteen_methods() {
     let files = all_sources();
@@ -449,7 +449,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
             at = tree(tokens, if is_use { at + 1 } else { at }, &mut Vec::new(), &mut paths);
             for path in paths {
                 let mut full: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
-                // Other paths begin with a child module, or with another crate, which counts as this module.
+                // Other paths begin with a child module, or a crate, which `module_of` takes for this module.
                 for part in &path {
                     match part.as_str() {
                         "crate" => full.clear(),
@@ -585,7 +585,7 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
     reported.into_iter().for_each(complain);
 }
 
-/// Searches attributes, which the tokens lack, for silenced lints and for tests of the operating system.
+/// Searches attributes, which the tokens lack, for silenced lints and for conditions on the system.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
     // An attribute directly above the tests belongs to them, so it is removed too.

@@ -286,7 +286,7 @@ fn both_crates_and_the_change_log_have_the_same_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// Plain `./check` does not build these packages, whose `--locked` builds fail if a dependency is missing.
+/// Plain `./check` builds neither `benches/peers` nor `examples/web`, which need complete lock files.
 #[test]
 fn other_cargo_lock_files_list_the_dependencies_of_leasehold() {
     let library = package("leasehold");
@@ -379,7 +379,7 @@ fn the_readme_is_short_and_leads_to_every_page() {
 }
 
 #[test]
-fn every_troubleshooting_row_is_complete_and_every_error_kind_listed() {
+fn troubleshooting_rows_are_complete_and_name_the_error_kinds() {
     let page = read("docs/troubleshooting.md");
     let rows = column(&page, "Symptom");
     assert!(rows.len() > 25, "{}", rows.len());

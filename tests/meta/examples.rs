@@ -154,9 +154,9 @@ fn the_work_queue_example_processes_every_item() {
     }
 }
 
-/// On a busy machine the processes' timers may differ by more than `at_least`. So a tick may have no job, if
-/// a late job of an earlier tick still had the lock, and may have a second job at least `at_least` after the
-/// tick. Each job reports its delay.
+/// On a busy machine the processes' timers may differ by more than `at_least`. Then a tick may have no job,
+/// because a late job of an earlier tick still has the lock, or a second job when `at_least` has passed since
+/// the tick. Each job reports its delay.
 #[test]
 fn the_job_example_runs_one_job_per_tick() {
     const TICK: i64 = 500;

@@ -48,7 +48,7 @@ fn misplaced(mutations: &[Mutation], source: impl Fn(&str) -> String) -> Vec<Str
     misplaced
 }
 
-/// Whether, as far as the text shows, both texts can stand in the branches of an `if`.
+/// Whether, as far as the text shows, the old and the new text can stand in the branches of an `if`.
 fn can_be_switched(mutation: &Mutation) -> bool {
     let before = mutation.place.split_once('«').map_or("", |(before, _)| before);
     let (inner, new) = (&*mutation.old, mutation.new.trim_start());

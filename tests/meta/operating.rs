@@ -143,7 +143,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("/time", "from:s to:s"),
 ];
 
-/// Panics unless a place that [`FIELDS`] lists has exactly these fields.
+/// Panics unless the value has exactly the fields that [`FIELDS`] lists for its place, if any.
 fn has_its_fields(value: &Value, place: &str) {
     if let Value::Array(items) = value {
         return items.iter().for_each(|item| has_its_fields(item, place));
