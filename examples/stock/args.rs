@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Threads in each process
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,
-    /// Pieces in stock at the start of each run; a row has three runs, one for each fault
+    /// Pieces in stock at the start of each run; a row has one run for each fault
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(i64).range(10..=1_000_000))]
     pub(crate) stock: i64,
     /// The Redis to use, `redis://…`; without it the environment's REDIS_URL
@@ -52,7 +52,7 @@ impl Args {
         if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
     }
 
-    /// The faults of this row, one a run. With `--topology` leasehold's rows also have the kill of a server.
+    /// This row's faults, one per run. With `--topology` leasehold's rows also have the kill of a server.
     pub(crate) fn troubles(&self, row: Row) -> &'static [Trouble] {
         if self.topology.is_some() && row.is_leasehold() {
             &[Trouble::Slow, Trouble::Killed, Trouble::Stopped, Trouble::Server]

@@ -144,7 +144,7 @@ impl<'a> Fleet<'a> {
             return Err("a worker was started without pipes".into());
         };
         let number = self.workers.len();
-        // The worker joins the fleet before any step can fail, so that dropping the fleet ends the worker.
+        // The worker joins the fleet before the next step can fail, so dropping the fleet ends the worker.
         self.workers.push(Worker { child, orders, tally: Tally::default(), struck_dead: false });
         self.tell(number, job)?;
         std::thread::Builder::new()

@@ -4,8 +4,8 @@
 //! --url redis://127.0.0.1:6379`. A sale is read, decide, write: two commands with a pause in between, so two
 //! sellers that do not exclude each other sell the same piece. Each row of the table is a kind of lock that
 //! people write, with its wrong sales. Each row does the same work three times with the same faults: slow
-//! moments, a kill -9, a stop. If leasehold's lock makes a wrong sale other than after the stop, or its
-//! fenced lock makes any, the program ends with status 1.
+//! moments, a kill -9, a stop. If leasehold's lock makes a wrong sale in slow moments or after the kill -9,
+//! or its fenced lock makes any, the program ends with status 1.
 //!
 //! | file | what it holds |
 //! |---|---|

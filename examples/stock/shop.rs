@@ -2,7 +2,7 @@
 //!
 //! Every piece has a number. A seller reads the first free piece, decides, and writes its sale, which removes
 //! the piece from the free ones. Therefore a late write sells at most one piece twice. The scripts that read
-//! and write also count: sellers that came in, writes after another seller came in, and pieces sold before.
+//! and write also count: sellers that came in, writes after another seller came in, and pieces sold twice.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub(crate) struct Counts {
     /// How often sellers read the first free piece.
     pub(crate) visitors: u64,
     pub(crate) orders: u64,
-    /// Sales between whose read and write another seller read.
+    /// Sales with another seller's read between their own read and write.
     pub(crate) late: u64,
     /// Pieces sold more than once.
     pub(crate) twice: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // Reads have no time-out: if they had one, Linux would end them with EINTR when a stopped process
+        // Socket reads have no time-out: with one, Linux would end them with EINTR when a stopped process
         // continues. The parent ends a run without progress.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {

@@ -61,9 +61,9 @@ pub(crate) enum Order {
 pub(crate) enum Say {
     /// The worker is connected, and waits for `Go`.
     Ready,
-    /// The worker is between read and write, and the parent shall kill or stop it now.
+    /// The parent shall kill or stop the worker now.
     Strike(Fault),
-    /// The worker's counts: sent before it is killed or stopped, and at its end. The last message counts.
+    /// The worker's counts: sent before it is killed or stopped, and at its end. A later message replaces it.
     Tally(Tally),
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Tally {
     pub(crate) waits: Vec<(u64, u64)>,
     /// Sales given up, because a newer fencing token was seen or the guard's check failed.
     pub(crate) refused: u64,
-    /// Releases that reported the lock as lost.
+    /// Releases that failed, for example because the lock was lost.
     pub(crate) told_lost: u64,
 }
 

@@ -155,7 +155,7 @@ impl Servers {
     /// wait before [`mend`](Self::mend).
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // The first server with the counter is no replica: replicas come later, and in a cluster refuse.
+        // The first server with the counter is no replica: those come later, and a cluster's refuse EXISTS.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
@@ -169,7 +169,7 @@ impl Servers {
         })
     }
 
-    /// Starts the killed server again, or gives it up; returns the message for the workers.
+    /// Restarts the server of `Single`, or gives up a ring's; returns the message for the workers, if any.
     pub(crate) fn mend(&mut self) -> Result<Option<Nodes>> {
         let struck = self.struck.ok_or("no server was struck")?;
         match self.topology {

@@ -236,7 +236,7 @@ impl Till<'_> {
         Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
-    /// Counts a release that reports a lost lock, as after a stop. Any other failure is an error.
+    /// Counts a failed release, as of a lock that was lost by a stop, and goes on.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
             Err(e) if e.work_ran() => {

@@ -7,7 +7,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
 
 const ACK_TIMEOUT: Duration = ms(150);
-/// The delay within which a busy server answers; well below the command time-out.
+/// How late a call may return on a busy machine; well below the command time-out.
 const LATE: Duration = ms(1_000);
 
 struct Servers {

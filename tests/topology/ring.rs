@@ -136,7 +136,7 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 });
 
-test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |servers| {
+test_on!(fair_read_write_and_token_locks_survive_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     type Make = fn(&LockClient, &str) -> RedisLock;
@@ -185,7 +185,7 @@ test_on!(locks_of_every_kind_stay_locked_after_a_ring_change, servers(3), |serve
 test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
-    // The waiter learns of the change late, so its retry time-out is long.
+    // Until the waiter learns of the change, its attempts fail, so its retry time-out is long.
     let waiting = builder(Ring::new(two.clone())).retry_timeout(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
@@ -238,7 +238,7 @@ test_on!(fencing_tokens_keep_rising_when_a_name_moves, servers(3), |servers| {
     let names = names(30);
     let mut last = BTreeMap::new();
     for name in &names {
-        // The old node's fencing tokens become an hour ahead, as if its clock had been.
+        // This puts the old node's fencing tokens an hour ahead, as a clock an hour fast would.
         client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         let counter = format!("redisson_lock_token:{{{name}}}");
         for server in &servers[..2] {
@@ -349,7 +349,7 @@ test_on!(a_node_down_during_a_ring_change_blocks_its_names, servers(3), |mut ser
             }
         }
     }
-    // This node knows only the old ring. A client with that ring may be granted a lock there.
+    // This node knows only the old ring, so it grants locks to a client with that ring.
     servers[1].restart();
     for name in &held_up {
         comes_true_within(LONG, || slow.get_lock(name).try_lock().unwrap_or(false));
@@ -409,7 +409,7 @@ test_on!(an_emptied_ring_node_accepts_only_the_current_ring, servers(3), |server
     }
     assert!(names(20).iter().all(|name| quick.get_lock(name).try_lock().unwrap()));
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
-    // A client that has heard of a newer list does not use its own again, even if the nodes forget.
+    // A client that has heard of a newer ring does not use its own again, even if the nodes lose the mark.
     servers.iter().for_each(|server| redis::cmd("DEL").arg(MARK).exec(&mut server.admin()).unwrap());
     for name in names(20) {
         assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");

@@ -16,7 +16,7 @@ pub struct Figure {
 const GUARDS: &str = "leasehold";
 const CALLS: &str = "leasehold-lock";
 const KEPT: &str = "leasehold-keep";
-/// The peers with the fastest of which leasehold is compared.
+/// leasehold is compared with the fastest of these peers.
 const PEERS: &[&str] =
     &["redisson", "redsync", "rueidislock", "rslock", "redlock", "rlock", "redis-py", "article"];
 /// The default size of leasehold's pool.

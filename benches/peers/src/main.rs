@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The benchmark: `drive` puts one *peer*, a lock library, under one load, `rounds` runs all of them in turn
+//! The benchmark: `drive` puts one *peer*, a lock library, under one load. `rounds` runs all peers and loads
 //! and writes the report. `./bench` in the root of the repository builds what is needed and calls `rounds`.
 
 mod chart;

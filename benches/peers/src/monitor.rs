@@ -22,7 +22,7 @@ pub struct Monitor {
     reader: Option<JoinHandle<()>>,
 }
 
-/// The clients' requests between two marks, ECHOs that the benchmark sends. `mark` is the later one.
+/// The clients' requests between two marks, which are ECHOs of the benchmark. `mark` is the later one.
 #[derive(Default)]
 struct Section {
     mark: String,

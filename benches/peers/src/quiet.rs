@@ -100,7 +100,7 @@ pub fn process(pid: &str) -> Option<Process> {
     Some(Process { own: user + system, children: children_user + children_system })
 }
 
-/// The clock ticks of a second, for user space.
+/// The clock ticks of a second in /proc.
 pub const TICKS_PER_S: f64 = 100.0;
 
 #[cfg(test)]

@@ -36,8 +36,8 @@ pub struct Summary {
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// This peer's rate divided by `raw`'s in the same round; the median. Because `raw` cannot wait, its rate
-    /// for shared keys is that of one thread on two cores.
+    /// This peer's rate divided by `raw`'s in the same round; the median. `raw` cannot wait, so workloads
+    /// with shared keys are compared with `raw`'s workload `one2`: one thread on two cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,

@@ -197,7 +197,7 @@ impl Bench<'_> {
                 if !self.options.only.is_empty() && !self.options.only.iter().any(|id| id == workload.id) {
                     continue;
                 }
-                // In round 0 MONITOR counts requests. In these workloads it does so in every round.
+                // These workloads use MONITOR in every round, so they need no round 0, which is for MONITOR.
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }

@@ -55,7 +55,7 @@ fn failovers(fault: Fault, what: &str) {
         let lost = seen.losses();
         let (grants, unknown) = load::end(load);
         assert_eq!(lost, 0, "a hold was lost, though each stayed within its window");
-        // If a member dies with the answer of a hand-off (a release to a waiter of the same client), the
+        // If a member fails before it answers a hand-off (a release to a waiter of the same client), the
         // client cannot repeat the hand-off, so the unlock reports an unknown outcome.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
@@ -104,7 +104,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let takes_writes = || {
         let mut admin = cluster.members[replica].admin();
         let takes = redis::cmd("SET").arg(&probe).arg(1).exec(&mut admin).is_ok();
-        // The servers abandon a failover after 5 s without a report, so the test requests another.
+        // After 5 s the servers give a failover up without an error, so the test requests another.
         if fault == Fault::Planned && !takes && asked.elapsed() > ms(6_000) {
             asked = now();
             redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // the replica may be promoted by now

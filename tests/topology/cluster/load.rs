@@ -61,7 +61,7 @@ fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
     }
 }
 
-/// Runs `body` with a cluster in a process of its own, and then checks that nothing remains.
+/// In a separate process, starts a cluster, runs `body`, and checks that nothing remains.
 pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     alone_within(LONG * 6, || {
         watch_for_stalls();

@@ -92,9 +92,9 @@ fn the_certificate_of_each_tls_member_is_verified() {
     });
 }
 
-/// Scripts are counted, because the cluster client of the crate `redis` would send each up to 17 times.
+/// leasehold avoids the `redis` crate's cluster client, which would send a script up to 17 times.
 #[test]
-fn a_cluster_call_sends_one_script_plus_one_for_replicas() {
+fn cluster_calls_send_one_script_and_replicated_grants_two() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);

@@ -139,7 +139,7 @@ fn every_waiter_is_granted_after_its_slot_moved() {
             move_slot(cluster, &name, (round + 1) % 3, || {
                 let_pass(ms(20), "requests are to meet the keys on either side");
             });
-            // Waits for two grants, because the second wait lies entirely after the move.
+            // Each thread's wait for its second grant lies entirely after the move, so the test awaits two.
             for _ in 0..2 {
                 let (before, begun) = (counts(), now());
                 let all = all_get_it(SOON);
@@ -170,7 +170,7 @@ fn a_hold_and_its_waiter_survive_moving_their_slot() {
             assert!(eventually(LONG, || listens(0)));
             move_slot(cluster, &name, 1, || ());
             // When the member ends a sharded subscription, the client tries the lock, and so learns where to
-            // subscribe. Plain channels reach all members and stay.
+            // subscribe. A plain subscription stays, since plain messages reach all members.
             assert!(
                 way == Plain || eventually(LONG, || listens(1)),
                 "the client does not listen at the new member"

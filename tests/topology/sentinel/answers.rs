@@ -212,7 +212,7 @@ fn guards_dropped_after_a_failover_still_release_their_locks() {
         let client = options(&set).observer(seen.clone()).build().unwrap();
         let names: Vec<String> = (0..8).map(|number| format!("dropped:{number}")).collect();
         let take = |name: &String| client.get_lock(name).acquire().unwrap();
-        // The client now knows that this server has the scripts, which the next master may lack.
+        // By these grants the client learns that this server has the scripts, which the next master may lack.
         names.iter().for_each(|name| drop(take(name)));
         let held: Vec<_> = names.iter().map(take).collect();
         let old = set.master();

@@ -139,8 +139,8 @@ pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key remains. Waits long enough for keys that a fault
-/// left to expire.
+/// Checks that no thread, connection, subscription or key remains. Waits long enough for the
+/// expiry of keys that a fault left.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }

@@ -29,7 +29,7 @@ impl Peer for Redlock {
 impl Session for RedlockSession<'_> {
     fn lock(&mut self, key: usize) -> Result<()> {
         let name = self.names.get(key).context("no such key")?.as_bytes();
-        // `lock` gives up after three tries; the crate's `acquire` is this loop.
+        // `lock` gives up after three tries, so this loops, as the crate's `acquire` does.
         while self.held.is_none() {
             self.held = self.client.lock(name, LEASE_MS)?;
         }

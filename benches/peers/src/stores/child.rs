@@ -1,6 +1,6 @@
 //! Contenders on one store under one load, in a separate process that prints its measurements as JSON.
 //!
-//! Each contender is a client with one thread, like a separate process: only the store is shared.
+//! Each contender has one thread and its own client, like a process; locks in transactions share a pool.
 
 use std::collections::BTreeMap;
 use std::fs;

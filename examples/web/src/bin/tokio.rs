@@ -25,7 +25,7 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
     guard.on_lost(move |loss| drop(tell.send(loss.clone())));
     tokio::select! {
         () = make_report() => {}
-        // The lock is lost: a write from now on needs a fencing token.
+        // The lock is lost, so the report is dropped. A later write would need a fencing token.
         Ok(_loss) = lost => {}
     }
     // `unlock` blocks until the server answers. It returns an error if the hold was lost.
