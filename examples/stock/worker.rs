@@ -236,11 +236,11 @@ impl Till<'_> {
         Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
-    /// Counts a failed release, as of a lock that was lost by a stop, and goes on.
+    /// Goes on after a failed release, and counts those of locks that were lost, by a stop for example.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
             Err(e) if e.work_ran() => {
-                self.floor.told_lost.fetch_add(1, Ordering::Relaxed);
+                self.floor.told_lost.fetch_add(u64::from(e.is_lost()), Ordering::Relaxed);
                 Ok(())
             }
             other => Ok(other?),
