@@ -1,5 +1,4 @@
-//! Tests of the checkers that all tests use: each checker finds what is wrong. The tests that inject a fault
-//! also show that the fault has an effect.
+//! Tests of the checkers that all tests use: each checker finds what is wrong.
 
 use redis::{Commands, Connection};
 

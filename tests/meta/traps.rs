@@ -1,5 +1,5 @@
-//! Mistakes that the compiler accepts: the first section of `docs/porting-from-redisson.md` is compared with
-//! the messages of the compiler and of clippy.
+//! Users' mistakes: some do not compile. For those that compile, the first section of
+//! `docs/porting-from-redisson.md` is compared with the messages of the compiler and of clippy.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,8 @@ const LEASE: Duration = ms(2_000);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// Calls that an observer makes inside a client call, where all are refused. Calls that could wait come last.
+/// Calls that an observer makes inside a client call, where all are refused. The observer stops at the first
+/// call that is not refused, so calls that could wait for ever come last.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -269,7 +270,7 @@ fn dropping_a_leader_inside_an_observer_does_not_hang() {
 
 #[cfg(feature = "metrics")]
 #[test]
-fn client_calls_inside_a_metrics_function_are_refused() {
+fn client_calls_inside_the_group_names_function_are_refused() {
     let cell: Arc<OnceLock<LockClient>> = Arc::default();
     let (sender, asked) = unbounded();
     let metrics = leasehold::Metrics::new().group_names({

@@ -357,7 +357,7 @@ on_databases!(a_held_lock_never_delays_a_lock_of_another_name, D::shared(), |ser
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 });
 
-on_databases!(locks_in_transactions_delay_no_other_name_used_earlier, D::shared(), |server| {
+on_databases!(locks_in_transactions_delay_no_other_name_with_a_row, D::shared(), |server| {
     let names = server.names();
     for &advisory in D::ADVISORY {
         let tag = fresh("other");
@@ -758,7 +758,7 @@ on_databases!(tries_on_a_frozen_server_fail_after_one_command_timeout, D::start(
     // Without directory entries, the next statement of the stopped process is the try.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // The first uses also prepare statements. Only then is a try one request (see `A_TRY_IS_ONE_REQUEST`).
+    // The first uses also prepare statements. After them a try can be one request (`A_TRY_IS_ONE_REQUEST`).
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -789,7 +789,7 @@ on_databases!(sessions_that_await_a_missing_replica_do_not_accumulate, D::start_
         most = most.max(server.sessions_of("app"));
     }
     server.await_replicas(false);
-    // Without a limit each try would leave a session. The pool has two, and others renew, listen or wait.
+    // Without a limit each of the 12 tries would leave a session beside those that the client needs.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 });

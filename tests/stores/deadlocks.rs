@@ -11,7 +11,7 @@ use crate::support::{deadlocked, random, reexecuted, test_name};
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// For each wait on a server that is longer than this, `check_long_waits` must find a reason.
+/// In the test on Redis, `check_long_waits` must find a reason for each wait longer than this.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// The time for which a process (here a client) held or awaited a name; `to` is `None` while it lasts.

@@ -140,7 +140,7 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
                 lock.acquire().unwrap()
             };
             let lost = guard.lost();
-            // A client watches the key of a hold that has lasted for a second, so by now the watch exists.
+            // The client watches the key of a hold older than a second, so the watch exists after this wait.
             throughout(ms(2_500), || guard.check().is_ok());
             let lease = lease_of(&server, lock.name());
             let revoked = now();
@@ -366,7 +366,7 @@ test_on!(a_client_logs_in_again_when_etcd_refuses_its_token, Etcd::start(), |ser
 });
 
 #[cfg(feature = "tls")]
-test_on!(etcd_works_over_tls_and_impostors_are_refused, Etcd::start_tls(), |server| {
+test_on!(etcd_works_over_tls_with_a_trusted_certificate_only, Etcd::start_tls(), |server| {
     let [ca, unknown] = server.authorities();
     let url = format!("etcds://localhost:{}", server.port());
     let options = || builder(&url).tls_ca(&ca);
@@ -440,7 +440,7 @@ test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // In this loop the client's checks for waiters become rarer, up to one each half second. So a fast
+        // In this loop the client's checks for waiters become rarer, down to one each half second. So a fast
         // release below comes from the watch.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }

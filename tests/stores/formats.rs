@@ -16,8 +16,8 @@ use crate::support::programs;
 use crate::support::proxy::Proxy;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 
-/// Asserts that no client can be built while the store has another format's number, which `note` writes, and
-/// that clients can be built before that and after `note` restores the number.
+/// Asserts that clients can be built, but not while the store has another format's number. `note` writes a
+/// number into the store.
 #[track_caller]
 fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: impl Fn(&str)) {
     let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
@@ -76,7 +76,7 @@ fn are_empty(servers: &[RedisServer]) {
 }
 
 // If one server has another format, the client writes to none, since another version may use them all.
-test_on!(no_server_is_written_before_all_data_formats_are_read, default_server(), |binary| {
+test_on!(a_client_reads_the_format_of_all_servers_before_writing, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
     let ring = || {

@@ -1,4 +1,4 @@
-//! Inspection shows details that only some stores know, and keys of other programs.
+//! Inspection shows details that only some stores know, and the types of other programs' keys.
 
 use leasehold::{Mode, ObjectKind};
 use redis::Connection;
@@ -163,7 +163,7 @@ test_on!(inspect_is_one_request_and_cuts_long_lists, RedisServer::start_default(
 });
 
 // The data stands for a shopping cart and a session. No inspection and no error may show it.
-test_on!(inspection_and_force_unlock_spare_other_programs_data, RedisServer::start_default(), |server| {
+test_on!(inspection_and_force_unlock_reveal_no_foreign_data, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let owner = "8a3f0e0e-0000-4000-8000-000000000001:1";

@@ -188,7 +188,7 @@ test_on!(malformed_directory_entries_break_no_listing_of_clients, RedisServer::s
 });
 
 // A directory entry names only some waiters, and counts the others.
-test_on!(inspect_counts_waiters_that_no_directory_entry_names, RedisServer::start_default(), |server| {
+test_on!(inspect_counts_waiters_not_named_in_directory_entries, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients with 312 waiting readers each, among many keys of other programs.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \

@@ -31,7 +31,7 @@ fn a_release_wakes_a_waiter_while_the_clock_stands_still() {
 }
 
 #[test]
-fn a_waiter_triggers_on_contended_while_the_clock_stands_still() {
+fn on_contended_is_called_while_the_clock_stands_still() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
     let lock = client.get_read_write_lock("a");

@@ -34,7 +34,7 @@ fn uses(url: &str) {
 }
 
 #[test]
-fn locks_do_not_depend_on_the_servers_settings() {
+fn locks_work_with_unusual_server_settings() {
     let log = ["--log-bin=binlog", "--binlog-format=MIXED", "--server-id=1"];
     let Some(server) = MysqlServer::start_with(&log) else { return };
     let mut admin = server.admin();

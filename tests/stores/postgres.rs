@@ -252,7 +252,7 @@ fn listeners(admin: &mut Client) -> i64 {
 
 // The server did not even prepare the statement, so it certainly did not run. Yet the client must not use
 // the silent connection again.
-test_on!(a_connection_silent_while_a_statement_is_prepared_is_dropped, PostgresServer::start(), |server| {
+test_on!(a_connection_that_is_silent_during_a_prepare_is_dropped, PostgresServer::start(), |server| {
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
     let backend =

@@ -19,7 +19,7 @@ pub const NOW: &str = "<now>";
 pub const LASTS: &str = "<lasts>";
 pub const UNLOCK: &str = "<unlock>";
 
-/// The locks for which Redisson has scripts. A read-write lock has two parts.
+/// The locks of Redisson that are explored. A read-write lock has two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Plain,
@@ -80,7 +80,7 @@ impl Filling<'_> {
     }
 }
 
-/// The end of the key that has the outcome of the release with this id.
+/// The last part of the name of the key that has the outcome of the release with this id.
 #[must_use]
 pub fn unlock_id(unlock: u8) -> String {
     format!("{unlock:032x}")

@@ -21,7 +21,7 @@ pub enum Op {
     /// Releases the lock to another owner of the same client: its index, and the owner number to grant.
     HandOff(usize, u32),
     Leave,
-    /// Undoes an acquire of unknown outcome.
+    /// Undoes an acquire that was answered too late or not at all.
     Undo,
     /// Deletes the key that has a release's outcome. Only Redisson sends this request.
     Forget,
@@ -46,7 +46,7 @@ pub enum Answer {
     StillHeld,
     Renewed,
     Left,
-    /// The user lacks a permission, memory is full, or nobody has set the semaphore up.
+    /// The user lacks a permission, memory is full, or the server has lost the semaphore.
     Refused,
 }
 
@@ -159,8 +159,8 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// The channel to which a waiter subscribes: with `own_turn` its own, for the message that it is next in
-    /// the queue, and otherwise Redisson's, for releases.
+    /// The channel to which a waiter subscribes: with `own_turn` its client's, for the message that the
+    /// client is next in the queue, and otherwise Redisson's, for releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {

@@ -45,7 +45,7 @@ const fn world(name: &'static str, words: &'static str, limits: Limits) -> Descr
     Described { name, words, limits }
 }
 
-/// The worlds without Redisson. Those with the fewest states come first.
+/// The worlds without Redisson. Small ones come first, because some tests explore only the first few.
 pub const WORLDS: [Described; 15] = [
     world("kill", "three owners of two clients; a client is killed", Limits { kills: 1, ..CALM }),
     world(

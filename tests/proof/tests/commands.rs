@@ -36,7 +36,7 @@ const RUN: &str = "
     end
     return {time, answers}";
 
-/// All commands in all forms that the model knows. [`command`] replaces the words in capitals.
+/// All commands in all forms that the model knows. [`command`] replaces each single capital letter.
 const FORMS: &str = "\
     publish C M; del K; del K K; exists K; exists K K; pttl K; pttl K; pexpire K T; pexpire K T; get K; \
     set K V; set K V XX; set K V PX T; set K V px T; set K V px T; incr K; incrby K N; decrby K N; \

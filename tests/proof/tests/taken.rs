@@ -51,7 +51,7 @@ struct Scene {
     name: &'static str,
     requests: Vec<Request>,
     fresh: Vec<Request>,
-    /// The lock's hash at the start, empty or as an earlier version of the crate may have left it.
+    /// The lock's hashes to start from: empty, or as an earlier version of the crate may have left them.
     begins: Vec<Vec<(&'static str, &'static str)>>,
     kind: Kind,
 }
@@ -205,7 +205,7 @@ fn is_granted(script: &str, reply: &Reply) -> bool {
 }
 
 impl Scene {
-    /// Whether a client would send the request: a client releases only permits that it was granted.
+    /// Whether a client would send the request: it releases permits without ids only after their grant.
     fn is_sent(request: &Request, server: &Server) -> bool {
         let is_release = request.0 == "SEMAPHORE_RELEASE" && request.2[2] == "release";
         !is_release || server.keys.contains_key(&request.1[1])

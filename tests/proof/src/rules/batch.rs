@@ -75,7 +75,7 @@ impl World for Batch {
                     next.left[at] = LEASE - age;
                     next.batch.0 = (at + 1) % HOLDS;
                 } else {
-                    // A renewal that is answered too late is sent again, with its whole batch.
+                    // With `ONE_DEADLINE` the whole batch is sent again if one renewal is answered too late.
                     next.batch.0 = 0;
                 }
                 if next.batch.0 == 0 || self.broken != ONE_DEADLINE {

@@ -156,7 +156,7 @@ impl World for Numbers {
                         next.server = None;
                         true
                     }
-                    // The request may still arrive, so the clean-up is repeated until it has arrived.
+                    // A request of this number may still arrive; until then the clean-up is repeated.
                     false => {
                         self.broken == "the clean-up ends at the first nothing there"
                             || next.on_the_way.iter().all(|(_, other)| *other != number)

@@ -248,7 +248,7 @@ impl World for GivenBack {
         if self.is_released {
             return all;
         }
-        // A server that refuses the other client changes nothing, so that client asks only free servers.
+        // The other client asks only free servers, since a refusal changes nothing.
         let is_free = |at: &usize| self.servers[*at].is_none();
         match &self.other {
             Tries::Not => all.extend((0..SERVERS).filter(is_free).map(Action::OtherAsks)),

@@ -37,8 +37,8 @@ impl World<'_> {
             }
             let is_settled = !self.requests.iter().any(|request| request.who.owner == one.who.owner);
             let count = self.kind.count(&self.server, &one.who);
-            // A semaphore's record may expire before the permits return, so its counts are checked only while
-            // no simulated time has passed.
+            // A semaphore's record of a grant may expire while the owner has the permit, so these counts are
+            // checked only while no simulated time has passed.
             let is_settled = is_settled && (self.kind.has_renewals() || self.no_time_has_passed());
             if is_settled && !one.is_spent && self.is_calm && count != *levels {
                 return Some(format!("{:?} holds it {levels} times, and the server has {count}", one.who));

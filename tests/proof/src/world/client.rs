@@ -27,7 +27,7 @@ impl World<'_> {
                 self.is_to_wait(owner, left, why == Why::Foreign)
             }
             (Op::Acquire(..), Phase::Extends { levels, .. }, Answer::Granted(_)) => {
-                // Earlier data losses do not matter now: the store confirms that the owner holds the lock.
+                // The store had the hold when it answered, so only a later data loss makes the hold void.
                 self.owners[owner].phase = Phase::Holds { until_us, levels: levels + 1 };
                 self.owners[owner].is_void = request.is_void;
             }

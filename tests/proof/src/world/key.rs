@@ -20,8 +20,8 @@ impl World<'_> {
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // The wait queue's scores contain times. The text has the queue's order, and the age of each
-                // client's last attempt in whole seconds.
+                // The wait queue's scores contain times, so the text has only the queue's order, and the age
+                // of each client's last attempt in whole seconds.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_queue:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {

@@ -156,8 +156,8 @@ pub struct World<'a> {
     owners: Vec<Owner>,
     requests: Vec<Request>,
     last_fence: u64,
-    /// Whether nothing has happened that excuses a forgotten waiter or a wrong hold count, such as a lost or
-    /// late request, an expired hold, lost data, a killed client that did more than wait, a refused command.
+    /// Whether no event excuses a forgotten waiter or a wrong hold count. Such events are a lost or late
+    /// request, an expired hold, lost data, a killed client that did more than wait, a refused command.
     is_calm: bool,
     /// Whether no process was killed, no data were lost, and no command is refused.
     is_whole: bool,
@@ -200,8 +200,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends a request on the client's shared connection. A request that undoes an unanswered one, and each
-    /// request of Redisson, uses another connection.
+    /// Sends a request on the client's shared connection. [`Op::Undo`] and each request of Redisson use
+    /// another connection.
     fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
         let who = self.owners[owner].who;
         let sent_us = self.server.now_us;
