@@ -35,7 +35,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits until the client has made three checks for waiters; the first ones may have begun before this call.
+/// Waits until the client has ended three more checks for waiters. The last of them began after this call.
 fn await_checks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Checks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
@@ -47,7 +47,7 @@ fn await_checks(admin: &mut Client) {
 
 test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::start(), |server| {
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
-    // Together these two calls use every statement that acquires a lock.
+    // A try and a wait acquire a free lock by different statements.
     let tries = |theirs: &RedisLock| theirs.try_lock().unwrap();
     let waits = |theirs: &RedisLock| theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn(&RedisLock) -> bool + Sync), &waits] {
@@ -141,7 +141,7 @@ test_on!(a_client_that_loses_its_listening_session_frees_cached_locks, PostgresS
     use_until_held(&lock, &mut admin);
 });
 
-test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |server| {
+test_on!(a_locked_row_delays_no_renewal_of_another_cached_lock, PostgresServer::shared(), |server| {
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();
     let [stuck, beside] = ["stuck", "beside"].map(|label| cached_by(&client, label, &mut admin));

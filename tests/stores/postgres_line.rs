@@ -53,8 +53,8 @@ pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 }
 
 #[test]
-fn a_release_wakes_exactly_one_waiting_client() {
-    // Only the log shows each release: a session may send a directory entry after it.
+fn a_release_does_not_wake_all_waiting_clients() {
+    // Only the log shows each release; `pg_stat_activity` shows only the last statement of a session.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());

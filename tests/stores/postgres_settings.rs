@@ -117,7 +117,7 @@ test_on!(a_thread_with_any_name_can_acquire_a_lock, PostgresServer::shared(), |s
     held.unlock().unwrap();
 });
 
-/// Each of these settings would end or change a request if the client did not override it.
+/// Settings that could end a request, or change its outcome, if the client relied on the usual values.
 const SETTINGS: &str = "\
     default_transaction_isolation = 'serializable'; default_transaction_deferrable = on; \
     idle_in_transaction_session_timeout = '1ms'; statement_timeout = '10s'; lock_timeout = '10ms'; \
@@ -265,7 +265,7 @@ test_on!(a_pooler_with_one_session_is_refused, PostgresServer::shared(), |server
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 });
 
-/// Statements after which commits fail as if the notification queue were full. Really filling it takes 8 GB.
+/// Statements that make commits with a notification fail, as with a full queue. Really filling it takes 8 GB.
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);

@@ -17,7 +17,7 @@ use crate::support::zookeeper::{CALM, ZooKeeper};
 /// The time limit of a grant or a refusal; it is shorter than the command time-out (3 s).
 const AT_ONCE: Duration = ms(400);
 
-/// A store with users of few rights.
+/// A store that refuses calls of users who lack a right.
 struct Refusing<'a> {
     /// A client of a user who lacks nothing.
     owner: LockClient,

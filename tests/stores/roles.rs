@@ -172,8 +172,8 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// For a write of its entry the client waits 0.5 s (a sixth of the lease), less than the driver's time-out. It
-// must not open a connection with a shorter time-out for each write.
+// The time-out of a write to the directory is 0.5 s, shorter than that of a connection. The client must not
+// open a connection with this time-out for each write.
 on_databases!(directory_entries_are_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());

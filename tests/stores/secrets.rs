@@ -26,7 +26,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
-    // The test repeats the change, because a session that a renewal is just opening may outlive a change.
+    // The test repeats the change, because a session that the client is just opening may outlive it.
     let is_refused = || {
         change("second");
         locks().is_err_and(|error| error.kind() == ErrorKind::Authentication)
@@ -323,7 +323,7 @@ fn a_failing_credentials_provider_loses_no_hold() {
     assert_eq!(seen.losses(), 0);
 }
 
-test_on!(connections_are_replaced_before_their_credentials_expire, default_server(), |binary| {
+test_on!(connections_with_expiring_credentials_are_replaced, default_server(), |binary| {
     let server = RedisServer::builder(&binary).user(APP).start();
     let client = LockClient::builder()
         .url(server.url())

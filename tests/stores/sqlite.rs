@@ -64,7 +64,7 @@ impl Rows for File {
 }
 
 #[test]
-fn every_sqlite_statement_finds_its_row_by_primary_key() {
+fn sqlite_lock_requests_find_their_row_by_primary_key() {
     let file = File::new();
     let raw = file.raw();
     for name in ["take", "retake", "leave", "renew", "expire", "look", "force"] {
@@ -527,7 +527,7 @@ pub(crate) fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
 }
 
 #[test]
-fn files_of_a_crashed_group_member_never_block_the_owner() {
+fn files_left_by_a_crash_block_no_other_unix_user() {
     const NO_USERS: &str = "no other users: only root can be them";
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("664", &owner);
@@ -665,7 +665,7 @@ fn setting_the_wall_clock_does_not_change_a_sqlite_lease() {
     assert!(elsewhere(|| other.get_lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
 }
 
-/// A process reads the clock before it reads the row, which another process may renew in between.
+/// A process reads the clock before the row. A renewal in between would add to the remaining time.
 #[test]
 fn the_reported_remaining_time_never_exceeds_the_lease() {
     let file = File::new();

@@ -183,7 +183,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn only_the_holding_task_releases_a_multi_lock() {
+    fn multi_locks_are_refused_while_another_task_holds_a_member() {
         let client = LockClient::in_memory();
         let locks = || client.get_multi_lock([client.get_lock("a"), client.get_lock("b")]);
         let lock = client.get_lock("a");

@@ -30,7 +30,7 @@ impl Visit for Told {
     }
 }
 
-/// The library's spans and events in this process, which [`Keeps`] records by one subscriber for all threads.
+/// The library's spans and events in this process. [`Keeps`], the subscriber of all threads, records them.
 #[derive(Default)]
 struct Kept {
     spans: Mutex<Vec<(Told, u64)>>,

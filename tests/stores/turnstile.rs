@@ -64,8 +64,8 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The waiters poll each 50–100 ms, and the clients write directory entries. All these requests must be
-    // fewer than the poller's, or than three per 40 ms (and eight) if a busy machine slowed the poller.
+    // The waiters' polls, each 50–100 ms, and directory writes must be fewer than the poller's polls, or than
+    // `seldom` if a busy machine slowed the poller.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
@@ -79,7 +79,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "clients are left in the queue");
 });
 
-// The poller polls for another name too, so its connection, whose end would free the turn, stays open.
+// The first client polls for a second name too. So its connection stays open, and does not free the turn.
 test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();

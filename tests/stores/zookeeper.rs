@@ -273,7 +273,7 @@ test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
     lock.unlock().unwrap();
 });
 
-test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |server| {
+test_on!(a_repeated_release_does_not_end_the_next_hold, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     // With this long command time-out, requests after the cut are answered in time even on a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
@@ -413,7 +413,7 @@ fn an_unreachable_zookeeper_host_is_named_without_the_password() {
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
 
-test_on!(hosts_that_send_single_bytes_do_not_block_the_next, shared(), |server| {
+test_on!(a_host_that_sends_single_bytes_blocks_no_other_host, shared(), |server| {
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();

@@ -96,7 +96,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            drop(child.kill()); // fails if the process has just ended
+            drop(child.kill());
             drop(child.wait());
         }
     }

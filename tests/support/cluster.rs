@@ -109,7 +109,7 @@ impl Cluster {
         self.all_agree("know each other", all_known);
         for shard in 0..SHARDS {
             let primary = self.id(shard);
-            // The member knows its primary, but perhaps not yet the primary's slots.
+            // REPLICATE fails until the handshake with the primary has ended.
             let replicates = || {
                 let mut admin = self.members[SHARDS + shard].admin();
                 redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).exec(&mut admin).is_ok()

@@ -53,7 +53,7 @@ pub struct Outcome {
     pub grants: usize,
     /// The number of grants of the lock with the fewest.
     pub least: usize,
-    /// The number of findings that are not about tokens, such as two holds that overlapped.
+    /// The number of faults in the histories, such as holds that overlapped, without faults of tokens.
     pub overlaps: usize,
     pub tokens: usize,
     pub refused: u64,

@@ -266,7 +266,7 @@ fn thread_states(pid: u32) -> Vec<char> {
     threads.filter_map(|thread| state(stat(thread.ok()?)?)).collect()
 }
 
-/// Sets a flag when dropped, even in a panic, so that the threads end for which a scope waits.
+/// Sets a flag when dropped, even in a panic: a scope waits for threads that end by this flag.
 pub struct Raise<'a>(pub &'a AtomicBool);
 
 impl Drop for Raise<'_> {

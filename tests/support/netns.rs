@@ -95,7 +95,7 @@ impl Netns {
         builder.inside(self).start()
     }
 
-    /// Drops all packets of the server's present connections. Later connections work.
+    /// Drops all packets to the server on its present connections. Later connections work.
     #[must_use = "dropping the cut heals it"]
     pub fn cut_connections(&self, server: &RedisServer) -> Cut<'_> {
         let ports = self.ports(server);
@@ -135,7 +135,7 @@ impl Drop for Netns {
 }
 
 impl Cut<'_> {
-    /// Lets packets pass again. The kernels then send the bytes that were held up.
+    /// Lets packets pass again. The kernel then sends the lost bytes again.
     pub fn heal(self) {
         drop(self);
     }

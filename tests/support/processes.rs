@@ -135,7 +135,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     took
 }
 
-/// Asserts that names are used without delay while other clients hold and await another name.
+/// Asserts that locks work without delay while other clients hold and await a lock of another name.
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
     let visit = |kind, round| {
@@ -170,9 +170,9 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
 pub const OTHER_NAMES: usize = 6;
 pub const OTHER_VISITS: usize = 30;
 
-/// Panics if names were used more slowly while another name was held and awaited. If a name had to wait for
-/// the held one, each use of it would be late, so its quickest use shows that. A slow disk delays only single
-/// uses, and so does not change the median.
+/// Panics if locks were slower while a lock of another name was held and awaited. A lock that had to wait for
+/// that lock would be late each time, even at its quickest. A slow disk delays only single uses, and so does
+/// not change the median.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {

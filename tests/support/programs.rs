@@ -45,7 +45,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // SIGKILL also ends a stopped process. The kill fails if the process has already ended.
+        // SIGKILL also ends a stopped process.
         if let Err(error) = self.process.kill() {
             super::shout(&format!("process {}: {error}", self.pid()));
         }

@@ -129,8 +129,8 @@ impl Meter {
     }
 }
 
-/// The stalls in a span. `lost` has the time of each reading, and the sum of stalls up to then. `due` is the
-/// usual time between readings. Those up to twice `due` after the span show the waits at its end.
+/// The stalls in a span. `lost` has the times of stalls, each with the sum of stalls up to then. `due` is the
+/// usual time between readings. Readings up to twice `due` after the span show the waits at its end.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);

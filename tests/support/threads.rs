@@ -274,8 +274,8 @@ impl<T: Send + 'static> Waiter<T> {
         self.call.is_over()
     }
 
-    /// The call's result. Panics unless the call returned within 50 ms and [`slack_since`] of `since`: a poll
-    /// would come later.
+    /// The call's result. Panics unless the call returned within 50 ms plus [`slack_since`] after `since`: a
+    /// poll would come later.
     #[track_caller]
     pub fn woken_since(self, since: Instant) -> T {
         let (value, returned) = self.returns_within(LONG);
@@ -284,7 +284,7 @@ impl<T: Send + 'static> Waiter<T> {
         value
     }
 
-    /// The call's result, and when it returned. Panics if that is more than `limit` and all stalls from now.
+    /// The call's result, and when it returned. Panics if that is later than `limit` plus all stalls.
     #[track_caller]
     pub fn returns_within(self, limit: Duration) -> (T, Instant) {
         let start = now();

@@ -225,7 +225,7 @@ test_on!(a_list_shows_each_lock_once_despite_one_failed_server, alone(), Nodes::
             names
         })
     };
-    // A list asks server 0 first and server 2 last. Each may lack the data, so the test empties both in turn.
+    // A list asks server 0 first and server 2 last, and must be complete although either lacks the data.
     for at in [0, 2] {
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =

@@ -25,7 +25,7 @@ struct Orders {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum End {
-    /// Both processes give up after their reports.
+    /// Both processes give up once both got a report.
     GivenUp,
     /// The clients break the deadlock.
     Broken,
