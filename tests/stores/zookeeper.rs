@@ -1,5 +1,5 @@
 //! What the contract tests, which run on all stores, do not show of ZooKeeper: sessions that end, servers
-//! that go and return, the order of waiters, and left nodes. Some scenarios come from the tests of Curator's
+//! that go and return, the order of waiters, and leftover nodes. Some scenarios come from tests of Curator's
 //! mutex. `tests/interop/curator.rs` tests Curator beside this crate.
 
 use std::fs;

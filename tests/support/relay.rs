@@ -27,7 +27,7 @@ pub struct Piece<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A relay, which runs until the process ends. A connection ends with its client.
+/// A relay, which runs until the process ends. A connection ends with its client or server.
 #[derive(Clone)]
 pub struct Relay(Arc<State>);
 

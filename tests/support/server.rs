@@ -310,7 +310,7 @@ impl RedisServer {
         self.running().pid()
     }
 
-    /// Whether the server was not killed since its last start.
+    /// Whether the server was started, and not killed since.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }

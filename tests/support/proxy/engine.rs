@@ -143,7 +143,7 @@ impl State {
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
     }
 
-    /// Ends a link, or only silences it. Its threads end once they notice its end, or their read ends.
+    /// Ends a link, whose threads then end by themselves, or only silences it.
     pub(super) fn end(&mut self, id: u64, then: Then) {
         if then == Then::Silent {
             let link = self.links.get_mut(&id).expect("a link that is open");

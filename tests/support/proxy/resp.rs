@@ -73,8 +73,8 @@ pub fn packed(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the frame is a published message. In RESP3 a push may also be the confirmation of a subscription,
-/// and in RESP2 a message is an array for a subscriber. In both, the first string tells what the frame is.
+/// Whether the frame is a published message: a push in RESP3, or an array for a subscriber in RESP2. Either
+/// may also confirm a subscription, so the first string decides.
 pub fn is_message(frame: &[u8], subscriber: bool) -> bool {
     let push = frame.first() == Some(&b'>');
     let may_be = push || (subscriber && frame.first() == Some(&b'*'));
