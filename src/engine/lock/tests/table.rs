@@ -293,7 +293,9 @@ fn first_word(what: &impl std::fmt::Debug) -> String {
 
 #[test]
 fn the_architecture_page_shows_all_transitions_between_stages() {
-    let word = |name: &str| name.trim_start_matches('`').split([' ', ',', '`']).next().unwrap_or_default().to_owned();
+    let word = |name: &str| {
+        name.trim_start_matches('`').split([' ', ',', '`']).next().unwrap_or_default().to_owned()
+    };
     let pairs: BTreeSet<_> = moves(include_str!("table.txt"))
         .into_iter()
         .map(|(from, to)| (word(STAGES[from]), word(STAGES[to])))
