@@ -119,7 +119,7 @@ fn completions(shell: clap_complete::Shell) -> Exit {
 }
 
 pub(crate) fn print(text: &[u8]) -> Exit {
-    // A reader that closes early is no failure.
+    // Errors are ignored, because a reader that closes the pipe early (`head`) is no failure.
     drop(std::io::stdout().write_all(text));
     Exit::Success
 }

@@ -165,7 +165,7 @@ impl Say {
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
-        // One write, so that lines of several processes do not mix. No other place could report its failure.
+        // One write, so that lines of several processes do not mix. If it fails, nothing can report that.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }

@@ -129,7 +129,6 @@ contract!(an_interrupted_condition_wait_reacquires_the_lock, needs(Counting), |s
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
-    // An earlier interrupt ends the wait at once, and leaves no waiter registered on the condition.
     let lock = client.get_lock(&name);
     let mut guard = lock.acquire().unwrap();
     assert!(lock.condition("c").wait_interruptibly(&mut guard, &interrupt).unwrap_err().is_interrupted());

@@ -152,7 +152,7 @@ contract!(a_client_with_directory_off_publishes_nothing_about_itself, needs(Dire
     let second = on.get_lock(&telling).acquire().unwrap();
     let program = |seen: &Inspection| seen.holders[0].location.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
-    // A client writes its directory entry when it renews, so if `off` had an entry, it would exist now.
+    // A client writes its directory entry when it renews, so after this renewal `off` would have one.
     crate::support::await_renewal(|| guard.remaining());
     let seen = other.inspect(&silent).unwrap();
     assert_eq!(program(&seen), store.rows_say_who.then(String::new), "{seen}");

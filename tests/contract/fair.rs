@@ -51,7 +51,6 @@ contract!(a_try_does_not_overtake_waiters, needs(Fair), |store| {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // The try must fail even before the waiter has acquired the free lock.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -98,12 +97,10 @@ contract!(an_interrupted_or_shut_down_waiter_delays_nobody, needs(Fair), |store|
         let error = first.returns_within(SLACK * 2).0.unwrap_err();
         assert_eq!(error.is_interrupted(), !by_shutdown, "{error}");
         let freed = held.release();
-        // A queue place that the first waiter left behind would delay the second waiter until it expires.
         second.woken_since(freed);
     }
 });
 
-// No waiter releases the lock, so each lease has to expire.
 contract!(waiters_are_served_in_order_as_leases_expire, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);

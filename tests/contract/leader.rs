@@ -95,7 +95,7 @@ contract!(a_leader_that_steps_down_is_replaced_by_another_candidate, |store| {
         assert_eq!(stepped_down(&leading), None);
         comes_true_within(LONG, || leading.term().is_some() || waiting.term().is_some());
         if let Some(again) = leading.term() {
-            // The former leader pauses for longer than a poll interval, so only a stall elects it again.
+            // The former leader lets others go first (a pause or a queue), so only a stall elects it again.
             let stalled = stalled_since(begun);
             assert!(
                 stalled > ms(200),
@@ -106,7 +106,6 @@ contract!(a_leader_that_steps_down_is_replaced_by_another_candidate, |store| {
         }
         let next = elected(&waiting);
         assert!(next > term);
-        // A leader that withdraws does not wait for the pause that follows `step_down`.
         let begun = now();
         leading.withdraw().unwrap();
         assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());

@@ -95,7 +95,6 @@ contract!(reentering_never_shortens_the_lease, |store| {
     assert!(long > ms(30_000) && long <= ms(60_000), "the lease was not prolonged: {long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // The inner level's end must neither shorten the lease nor restart it.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();

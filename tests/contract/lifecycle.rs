@@ -176,7 +176,6 @@ contract!(dropping_the_last_clone_of_a_client_releases_its_locks, |store| {
     drop(client);
     assert!(stranger.get_lock(&name).is_locked().unwrap(), "the lock value keeps its client alive");
     drop(lock);
-    // The lock is free long before the lease of 20 s ends, so the client released it.
     comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());
 });
 

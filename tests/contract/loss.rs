@@ -15,7 +15,6 @@ contract!(check_fails_at_once_when_the_hold_window_ends, |store| {
     let (earliest, latest) = (before + lease * 99 / 100, taken + lease * 99 / 100);
     throughout(earliest.saturating_duration_since(now() + ms(25)), || guard.check().is_ok());
     comes_true_within(lease + SLACK, || now() > latest);
-    // No slack is needed: `check` reads the clock and depends on no other thread.
     let error = guard.check().unwrap_err();
     assert!(error.is_lost() && !error.is_not_held() && !error.is_retryable(), "{error}");
     assert_eq!((error.action(), error.lock_name()), ("check", Some(lock.name())));
@@ -43,7 +42,6 @@ contract!(each_loss_callback_runs_once, |store| {
     let late = tell.clone();
     guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
     assert_eq!(receive(&told, SLACK).unwrap().0, 3);
-    // Each of these calls notices the loss, but must not report it a second time.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
 });

@@ -290,7 +290,6 @@ contract!(a_multi_lock_accepts_locks_of_every_kind, |store| {
         assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
         assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
-            // A try by the holding thread fails at once as busy, as with a single non-reentrant lock.
             assert!(!multi.try_lock().unwrap());
             fails(multi.lock(), ErrorKind::WouldDeadlock);
         }
@@ -356,7 +355,6 @@ contract!(a_multi_lock_is_reentrant_if_its_locks_are, |store| {
     multi.unlock().unwrap();
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // `unlock` releases the lock that is still held, and reports the other lock as not held.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());

@@ -105,7 +105,6 @@ contract!(a_loss_is_observed_once, |store| {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // No call asks about the hold, so the client must notice the end of the lease by itself.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));

@@ -72,7 +72,6 @@ contract!(a_guard_holds_nothing_after_a_call_to_unlock, |store| {
     let early = guard.lost();
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
-    // The lock was released and not lost, so the channels close without delivering a loss.
     for lost in [early, guard.lost()] {
         assert_eq!(receive(&lost, SLACK), Err(RecvTimeoutError::Disconnected));
     }

@@ -154,7 +154,6 @@ contract!(an_owned_acquire_blocked_by_its_own_thread_fails, needs(ReadWrite), |s
 contract!(a_dead_reader_loses_its_hold_beside_a_renewed_reader, needs(ReadWrite), |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // This hold stands for the hold of a dead process: nobody renews or releases it.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.get_read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());

@@ -41,7 +41,6 @@ contract!(using_a_semaphore_that_was_never_set_up_fails, needs(Counting), |store
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls have set no permits, so this call can set them.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -287,7 +286,6 @@ contract!(inspection_shows_leased_permits_until_they_end, needs(Counting), |stor
     assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
     short.unlock().unwrap();
     long.unlock().unwrap();
-    // An inspection counts an expired permit as available, although no request has removed the permit.
     let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
     assert_eq!(other.inspect(&name).unwrap().permits_out, 1);
     comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);
@@ -397,7 +395,6 @@ contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // No holder loses a permit, so the available count becomes negative.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();

@@ -39,7 +39,6 @@ contract!(max_hold_ends_a_renewed_hold, |store| {
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let loss = receive(&guard.lost(), ms(4_000) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::HeldTooLong);
-    // The lease is three seconds, so the client must have renewed the hold.
     assert!(taken.elapsed() >= ms(3_950), "{:?}", taken.elapsed());
     let (had, _) = waiter.returns_within(store.freed_within(SLACK * 2));
     assert!(had.duration_since(taken) >= ms(3_950));

@@ -112,7 +112,6 @@ contract!(force_unlock_is_reported_to_the_holder, |store| {
         let lost = guard.lost();
         guard.check().unwrap();
         assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
-        // At the latest, the next renewal reports the loss, a third of the lease later.
         let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder got no loss report");
         assert_eq!(loss.reason, leasehold::LossReason::Gone);
         assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));

@@ -134,7 +134,6 @@ contract!(a_waiter_that_gives_up_does_not_delay_the_next, |store| {
     }
 });
 
-// If the first waiter (`head`) is notified just as it gives up, the next waiter must be woken instead.
 contract!(the_next_waiter_is_woken_when_the_first_gives_up, |store| {
     let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
@@ -164,7 +163,6 @@ contract!(six_clients_with_one_waiter_each_are_all_woken, |store| {
     let released = held.release();
     for waiter in waiters {
         let (_, had) = waiter.returns_within(LONG);
-        // A waiter that needed its safety poll would be a second late.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
             "{:?}",

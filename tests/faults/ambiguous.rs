@@ -103,7 +103,6 @@ scenario!(the_client_undoes_a_reentry_grant_that_arrives_too_late, |world| {
     let nested = call_on(client.get_lock("longer"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let begun = now();
-        // The server grants the first request, but answers after `outer` is lost: the grant must be undone.
         lock.lock_with_lease(10 * L).unwrap();
         let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
         let lost = outer.check().unwrap_err().is_lost();

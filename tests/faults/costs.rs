@@ -184,7 +184,6 @@ scenario!(semaphore_calls_do_not_await_the_deletion_of_request_records, |world| 
         let fault = world.proxy.next(verb(word), Do::HoldReply);
         let begun = now();
         use_it(&client);
-        // A call that waited for the deletion's answer would last until the time-out.
         within(begun, ms(100), word);
         fault.wait_for(1, LONG);
         fault.release();

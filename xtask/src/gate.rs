@@ -247,7 +247,6 @@ impl Gate {
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
         self.lanes(&[(plan::TOOLS, 1, false), (&["build"], 1, false)], work);
-        // After a failed build no other part can run.
         if locked(&self.outcomes).iter().any(|outcome| outcome.part == "build" && outcome.good) {
             self.lanes(&[(plan::TESTS, plan::LANES, false), (plan::BUILD, 1, true)], work);
             self.lanes(&[(plan::TIMED, 1, false)], work);

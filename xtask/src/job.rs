@@ -212,7 +212,7 @@ impl<'a> Job<'a> {
         if let Some(folder) = &run.folder {
             command.current_dir(folder);
         }
-        // If this process kept a writing end of a pipe, reading from the pipe would never end.
+        // If this process kept a writing end, reading would never end, so each end is moved or dropped.
         let errors = if is_question {
             complains
         } else {

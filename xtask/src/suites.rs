@@ -103,7 +103,7 @@ fn programs_in(messages: &str) -> Vec<Program> {
         let path = between(line, "\"executable\":\"", "\"")?;
         let (target, _) = line.split_once("\",\"src_path\"")?;
         let kind = between(line, "\"kind\":[\"", "\"")?;
-        // A program itself is no test program. Its unit tests are, and cargo puts them into `deps`.
+        // A `bin` is no test program, unless it is in `deps`: there cargo puts the unit tests of programs.
         let is_test =
             kind != "bin" || Path::new(path).parent().is_some_and(|folder| folder.ends_with("deps"));
         let (_, name) = target.rsplit_once("\"name\":\"")?;

@@ -167,7 +167,7 @@ fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
 
 fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> Result<bool, Refusal> {
     let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
-    // A connection that has subscribed can send nothing else, so each subscription uses a new one.
+    // A connection that has subscribed refuses other commands, so each subscription uses a new one.
     let answer = if is_subscription { place.connect(asked.limit)?.ask(words) } else { wire.ask(words) };
     match answer {
         Err(Refusal::NoRight) => Ok(false),

@@ -100,7 +100,7 @@ pub(super) struct Wire {
 impl Place {
     fn new(url: &str, access: &Access, label: Option<String>) -> Option<Place> {
         let info = url.into_connection_info().ok()?;
-        // A restricted user may not send CLIENT SETINFO (the library's name), so this connection skips it.
+        // A restricted user may lack the right to CLIENT SETINFO (the library's name), so it is not sent.
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         settings = access.username.iter().fold(settings, |settings, name| settings.set_username(name));
         settings =

@@ -85,7 +85,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
-    // The first renewal makes the window full. The store may allow less than `asked`, so any growth counts.
+    // A renewal makes the window full. A store may grant less time than `asked`, so any growth counts.
     while !last.is_zero() {
         std::thread::park_timeout(Duration::from_millis(10));
         let remaining = guard.remaining();

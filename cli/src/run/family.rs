@@ -114,7 +114,7 @@ impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // Linux discards a SIGCONT without a handler, and does not repeat a timer whose signal it discarded.
+        // Linux discards an unhandled SIGCONT and does not repeat its timer, so SIGCONT gets a handler.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -193,7 +193,7 @@ impl Member {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
         let large = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        // The state is the first thread's, which can end before the others. Field 17 counts the threads.
+        // The state is the first thread's, so a process with more threads (field 17) may still run.
         let is_dead = matches!(fields.first(), Some(&"Z" | &"X")) && number(17)? <= 1;
         let memory = (large(25).unwrap_or(0), large(45).unwrap_or(0));
         Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })

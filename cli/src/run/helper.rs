@@ -223,7 +223,7 @@ impl Helper<'_> {
             }
             let limit = match self.stage {
                 Stage::Killed => POLL,
-                // Each check for descendants reads /proc, and the grace may be long.
+                // Each check for descendants reads /proc, and the grace may be long, so checks are rare.
                 _ if self.ended.is_some() => 4 * POLL,
                 _ => CHECK_EVERY,
             };
@@ -241,7 +241,7 @@ impl Helper<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
                 // Both sending threads have ended. If no report came, nothing watches the command.
                 Err(RecvTimeoutError::Disconnected) if self.ended.is_none() => self.dead(Report::Unwatched),
-                // No event can come, so `recv_timeout` does not wait.
+                // Without senders `recv_timeout` returns at once, so the wait is here.
                 Err(RecvTimeoutError::Disconnected) => std::thread::park_timeout(wait),
             }
             self.family.reap();
@@ -334,7 +334,7 @@ impl Helper<'_> {
 
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        // The shutdown ends the thread `orders`, after it has read all orders and sent `Event::Orphaned`.
+        // The shutdown makes the thread `orders` send `Orphaned` after the last order (`has_all_orders`).
         self.stream.shutdown(Shutdown::Read).ok();
         if report == Report::Unwatched {
             self.kill();

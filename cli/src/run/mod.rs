@@ -72,7 +72,6 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // As in the library, a candidate waits until the store can be reached again.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };
@@ -217,7 +216,6 @@ fn connect(
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        // Waiting helps neither against wrong certificates nor against an old server.
         let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
         let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
         if !is_away || Moment::now() >= give_up {

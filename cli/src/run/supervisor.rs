@@ -222,7 +222,6 @@ impl Supervisor<'_> {
                         drop(parts::send(&self.helper.stream, &Order::Gone)); // if this fails, the helper acts when the window ends
                     }
                 },
-                // The command gets the signal of `--on-contended` once, and only while it runs.
                 recv(if self.group.is_some() { &contended } else { &unheard }) -> wanted => {
                     contended = never();
                     if wanted.is_ok() {
@@ -240,7 +239,6 @@ impl Supervisor<'_> {
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            // If the send fails, `until` stays as it is, so the next beat sends an order again.
             if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }

@@ -180,7 +180,7 @@ impl Lists {
         }
         let mut waiters = Waiters::default();
         let mut deadlocks = Vec::new();
-        // The store does not show who waits for permits, but the clients' entries do.
+        // The clients' entries show possible deadlocks, and who waits for permits. The locks show neither.
         if shown.iter().any(|lock| lock.waiting > 0 || Use::of(lock) == Use::Permits) {
             let mut clients = self.client.clients();
             for one in clients.by_ref() {

@@ -22,7 +22,6 @@ const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  E
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     let width = frame.area().width;
-    // Below the table: the lock of a question, or on a narrow screen all columns of the selected lock.
     let question = match &view.mode {
         Mode::Question(seen) => folded(&harmless(seen).to_string(), width),
         Mode::Moving if width < NARROW => {

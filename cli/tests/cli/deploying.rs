@@ -55,7 +55,6 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
             found.push(Line { words: words(line).split_off(6), variables: variables.clone() });
         }
     } else {
-        // In these YAML files each command is a list in JSON syntax.
         let commands = text.lines().filter_map(|line| line.trim().strip_prefix("command: "));
         for command in commands {
             let words: Vec<String> =

@@ -179,7 +179,6 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // This user may not delete keys, so `doctor` creates only keys that expire.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);

@@ -68,7 +68,6 @@ fn a_job_is_killed_at_its_maximum_time() {
 
 #[test]
 fn impossible_times_are_refused_before_any_request() {
-    // No server listens at this address, so the arguments must be checked before the store is used.
     for (times, words) in [
         (["10s", "5s"], "--at-least (10s) is longer than --at-most (5s)"),
         (["0", "500ms"], "too short"),

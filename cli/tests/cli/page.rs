@@ -48,7 +48,6 @@ fn rows_appear_change_and_vanish_in_the_page() {
     second.terminate();
     page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
     assert_eq!(page.complaints, Vec::<String>::new());
-    // The page may load resources only from this server.
     let took = page.value("performance.getEntriesByType('resource').map(entry => entry.name)");
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());

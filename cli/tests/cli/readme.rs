@@ -56,7 +56,6 @@ fn the_examples_of_the_command_line_page_work_on_each_store() {
 fn examples(store: &Listed, section: &str) {
     let folder = tempfile::tempdir().unwrap();
     let ran = folder.path().join("ran");
-    // These scripts replace the user's own programs, which the examples call.
     for name in ["migrate", "shop", "deploy.sh", "scheduler", "report.sh"] {
         let script = folder.path().join(name);
         fs::write(&script, format!("#!/bin/sh\necho {name} >> {}\n", ran.display())).unwrap();

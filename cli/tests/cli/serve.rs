@@ -222,7 +222,6 @@ fn unknown_paths_and_methods_except_get_and_head_are_refused() {
         assert!(got.header("content-type").unwrap().starts_with(kind));
         assert_eq!(got.header("content-length").unwrap(), got.body.len().to_string());
     }
-    // Monitoring programs send HEAD.
     for (path, status) in
         [("/", 200), ("/locks.json", 200), ("/metrics", 200), ("/healthz", 200), ("/none", 404)]
     {
@@ -288,7 +287,6 @@ fn slow_http_clients_do_not_block_others() {
             stream
         }));
         assert_eq!(site.get("/locks.json").json()["found"], 1000);
-        // The last slow client is still being served, so the answer above did not wait for its end.
         let last = slow.last().unwrap();
         last.set_nonblocking(true).unwrap();
         let seen = last.peek(&mut [0]).map_err(|error| error.kind());
@@ -306,7 +304,6 @@ fn http_requests_are_limited_in_size_and_time() {
     assert_eq!(site.send(&head(&"X: y\r\n".repeat(100))).status, 431);
     assert_eq!(site.send(&format!("GET /{} HTTP/1.1\r\n", "y".repeat(9000))).status, 431);
     assert_eq!(site.send("\u{16}\u{3}\u{1}\u{2}nothing of HTTP\r\n\r\n").status, 400);
-    // A request in small pieces gets no more time than a whole one.
     let (begin, mut drips) = (now(), site.connect());
     let reader = drips.try_clone().unwrap();
     let drip = thread::spawn(move || {

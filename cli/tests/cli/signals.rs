@@ -91,7 +91,6 @@ fn a_command_gets_the_on_contended_signal_when_others_wait() {
     assert_eq!(run.wait().code(), Some(7));
     assert_eq!(waiter.wait().code(), Some(0));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "USR1\nasked\n");
-    // Without the option, the command does not get the variable, even if `leasehold` itself inherited it.
     let inner = ["run", "inner", "--", "sh", "-c", "exit ${LEASEHOLD_CONTENDED_BY:-5}"];
     let mut inner = server.leasehold(&inner);
     ends(inner.env("LEASEHOLD_CONTENDED_BY", "6"), 5, "");
@@ -177,7 +176,6 @@ fn a_command_ends_when_its_helper_is_killed() {
 fn killing_the_helper_at_any_moment_leaves_no_command() {
     let server = Server::start();
     for at in 0..40_u32 {
-        // The command has a unique argument, by which the test finds it.
         let mark = format!("{}", 7_700_000 + at);
         let mut run = server.begin(&["run", "-q", "any", "--", "sleep", &mark]);
         eventually("there is a helper", || !children(run.pid()).is_empty());

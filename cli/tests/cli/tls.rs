@@ -147,7 +147,6 @@ fn settings_come_from_variables_on_redis_with_client_certificates() {
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
     run.terminate();
-    // Settings that fail: a missing replica, two passwords, a missing file, two URLs, a wrong password.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
     command.env("LEASEHOLD_REPLICAS", "1 50ms").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
     ends(&mut command, 69, "replica");

@@ -192,7 +192,7 @@ fn forcing_a_hold_already_released_spares_the_next_holder() {
 fn keys_filter_sort_and_scroll_the_list_of_locks() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // A listing takes less than the 3 s between two times left, so each poll sorts the locks alike.
+    // The leases end 3 s apart, and a listing takes less time than that, so each poll sorts the locks alike.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -201,7 +201,6 @@ fn keys_filter_sort_and_scroll_the_list_of_locks() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // Characters that would control the terminal are shown as text. This lock has no expiry.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);

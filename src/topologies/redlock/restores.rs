@@ -180,7 +180,7 @@ impl Restores {
 
 impl Entry {
     fn is_of(&self, claim: &Claim) -> bool {
-        // The names that the user gave are compared, because the claim may have another key on each server.
+        // The names that the user gave are compared, because the claim's key may differ by server.
         self.name.given() == claim.name.given()
     }
 }

@@ -287,7 +287,7 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
     second.renewals.say(refused);
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
     // The monitor sends all due restores together. So if `lost` or `doubtful` were due, its restore would be
-    // sent before a third hold is restored.
+    // sent before `given_back` returns.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
@@ -297,8 +297,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
 #[test]
 fn a_restored_server_counts_only_after_other_servers_confirm_the_hold() {
     let (redlock, [_, second, third]) = redlock();
-    // `second` may have lost the hold before `third` was restored. Then another owner may have held the lock
-    // on both at once, so the vote of `third` must not count.
+    // If `second` has lost the hold too, another owner may have held the lock on `second` and `third` at
+    // once. So the vote of the restored `third` must not count.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));

@@ -66,8 +66,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // If `veto` servers have lasting errors, no retry can reach a majority. Otherwise a retry may
-        // succeed.
+        // If `veto` servers have lasting errors, no retry can reach a majority, so a lasting error gives the
+        // kind. Otherwise a retry may succeed, so a retryable error does.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -221,7 +221,7 @@ impl Votes<Option<Snapshot>> {
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // The counts of all owners are used, because Redisson's Redlock has another owner on each server.
+        // The counts of all owners are used, because Redisson's Redlock has a different owner on each server.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);

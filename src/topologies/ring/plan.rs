@@ -282,8 +282,8 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // If the stored ring has the same nodes, this ring only drops earlier lists, whose holds have ended.
-        // Otherwise this ring must name as earlier every list whose nodes may have holds.
+        // A ring of the same nodes may drop earlier lists: users do so when the holds there have ended.
+        // Any other ring must name as earlier every list whose nodes may have holds.
         let is_same = stored.ring == self.ring;
         let asks_all = self.before.contains(&stored.ring)
             && stored.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));

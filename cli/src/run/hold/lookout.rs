@@ -94,7 +94,6 @@ impl Lookout {
 
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
-        // If the send fails, `until` stays as it is, so the next beat sends an order again.
         if until > self.until.plus(Duration::from_millis(1))
             && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {
