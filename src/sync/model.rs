@@ -100,8 +100,6 @@ fn unset_timer(waiter: &Arc<ModelWaiter>) {
     TIME.with(|time| time.borrow_mut().timers.retain(|(_, other)| !Arc::ptr_eq(other, waiter)));
 }
 
-// Mutexes and condition variables, as parking_lot's.
-
 #[derive(Default)]
 pub(crate) struct Mutex<T> {
     inner: shuttle::sync::Mutex<T>,
@@ -278,8 +276,6 @@ impl<T> OnceLock<T> {
         self.inner.get_or_init(init)
     }
 }
-
-// Channels, as crossbeam's.
 
 macro_rules! select {
     ($(recv($source:expr) -> _ => $then:expr,)+) => {{

@@ -328,8 +328,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
                 hub.report_up(&mut state);
             }
-            // The reply confirms the last of the channel's subscriptions. Checks under the mutex that no
-            // other subscriber has taken over the channel meanwhile. Pairs with `Subscriber::part_with`.
+            // The channel is up only if no other subscriber has taken it over meanwhile, which is checked
+            // under the mutex. Pairs with `Subscriber::part_with`.
             if let Some(entry) = state.channels.get_mut(channel.channel())
                 && Arc::ptr_eq(&entry.channel, &channel)
                 && entry.refused.is_none()

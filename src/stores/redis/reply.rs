@@ -222,8 +222,8 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     if is_known(&code) {
         return code;
     }
-    // Redis 6.2 has these forms: `ERR Error running script (call to f_…): @user_script:8: -OOM command …` and
-    // `… 8: WRONGTYPE …`.
+    // Redis 6.2 wraps a script's error in these forms: `ERR Error running script (call to f_…):
+    // @user_script:8: -OOM command …` and `… 8: WRONGTYPE …`.
     let inner = text.split_once("@user_script").map_or("", |(_, inner)| inner);
     let mut words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-')).take(8);
     words.find(is_known).unwrap_or(code)

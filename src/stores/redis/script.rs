@@ -59,7 +59,7 @@ macro_rules! scripts {
     };
 }
 
-// Each script is these files, joined in this order.
+// Each script consists of the files after its `=`, joined in this order.
 scripts! {
     ACQUIRE = "acquire.lua", "fence.lua", "standby.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire_rest.lua";
     RELEASE = "release.lua", "standby.lua", "wait_queue.lua", "release_rest.lua";

@@ -185,7 +185,7 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        // A hash with other fields is another program's, so its content is not shown.
+        // A hash with a field that is no owner belongs to another program, so its content is not shown.
         let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
         let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
             return Ok(a_hash());

@@ -85,7 +85,6 @@ impl RedisStore {
         let subscriber = Hub::new(protocol, Some(Arc::clone(reporter)), options.unsubscribe_delay);
         let copies = options.copies(has_replicas);
         let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
-        // A demoted server sends no more useful messages, so its subscriptions end.
         let weak = Arc::downgrade(&subscriber);
         connections.ledger.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {

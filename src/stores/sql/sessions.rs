@@ -566,7 +566,7 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 store.release(&claim, 0, soon()).unknown();
             }
-            // From the last element on: the request fails, the session still has the lock, it is gone.
+            // Popped from the end: the request fails, the session has the lock, the session lost the lock.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 store.release(&claim, 0, soon()).unknown();

@@ -90,7 +90,7 @@ impl Sqlite {
             // to disk: a power cut that loses locks also ends their holders, and tokens follow the clock, so
             // they still grow. The log grows while others read; afterwards SQLite cuts it to 16 MiB.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
-            // This first read creates the `-wal` and `-shm` files, and keeps them open.
+            // This first read creates the `-wal` and `-shm` files, and keeps them open. `share` needs them.
             made_by(&conn, &self.table)?;
             share(&self.path);
             Ok(Some(conn))

@@ -19,7 +19,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // After the window's end only a reconnect is a sign of life that the leader notices at once.
+            // The leader notices a reconnect at once, but a request late, so this makes the client reconnect.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }

@@ -212,8 +212,8 @@ mod tests {
     fn a_request_prolongs_the_window_once_the_leader_has_its_report() {
         let life = connected();
         beat(&life, 2..13, SECOND / 2);
-        // The answer to A (sent at 2 s) came at 2.5 s. B (12 s) shows that the leader has pinged the server
-        // since. Only C, sent after the answer to B, shows that the report has arrived.
+        // The request of 2 s was answered at 2.5 s. The answer to that of 12 s shows that the leader has
+        // pinged the server since. Only a request sent after this answer shows that the report has arrived.
         assert_eq!(counted_from(&life), at(0));
         life.answered(at(14), at(14));
         assert_eq!(counted_from(&life), at(2));
@@ -235,7 +235,6 @@ mod tests {
     fn requests_sent_before_the_leaders_ping_is_proven_add_nothing() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
-        // These requests too were sent at 12 s, before the answer that proves the ping, so they add nothing.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
         assert_eq!(counted_from(&life), at(0));
     }
@@ -305,7 +304,6 @@ mod tests {
         beat(&life, 34..57, Duration::ZERO);
         let window = life.window();
         assert!(!window.is_closed() && window.until() > at(66));
-        // The request was sent within the window, but its answer comes after the window's end.
         life.answered(at(58), window.until().plus(SECOND));
         assert!(window.is_closed());
     }

@@ -85,7 +85,6 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // If the server refuses the read, stores no format. The first lock reports the refusal.
             Err(NoReply::Code(_)) => Ok(true),
             Err(NoReply::Failed(failure)) => Err(failure),
         };

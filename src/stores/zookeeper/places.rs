@@ -154,7 +154,6 @@ impl NodePlaces {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();
         entries.retain(|_, place| {
-            // Nodes of an ended session no longer exist.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
         for (key, place) in entries.iter_mut() {

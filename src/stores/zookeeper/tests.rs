@@ -43,7 +43,7 @@ impl Nodes {
                 let names = self.names.iter().flat_map(|name| text(name));
                 Reply::Done(count.into_iter().chain(names).collect())
             }
-            // The client reads the format's node first. This code keeps the client from creating the node.
+            // The client first reads which format is stored. NO_AUTH makes it go on without storing one.
             4 => Reply::Code(code::NO_AUTH),
             9 => Reply::Done(text(&request.path)),
             15 => {

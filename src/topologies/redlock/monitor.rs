@@ -185,7 +185,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
-        // Comes first, because a caller that learns the outcome may ask for its next owner number at once.
+        // Comes first, so that a caller who knows the outcome begins no hold under the claim's owner number.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -206,7 +206,6 @@ impl NodeMonitor {
     fn run(self: &Arc<Self>, parker: &Parker) {
         let look = |_woken_for| self.watch_nodes().min(self.send_cleanups()).min(self.restore_due());
         self.service.run(parker, look);
-        // Sends all clean-ups a last time. A hold that remains ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
         self.send_cleanups();
@@ -324,7 +323,7 @@ impl NodeMonitor {
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(failure)) => {
                     match failure {
-                        // The server may grant the restore after the holder's release.
+                        // The server may grant this after the holder's release, so a clean-up follows.
                         Failure::Unknown(_) => self.clean_up_later(order.node, order.claim.clone()),
                         Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
                     }

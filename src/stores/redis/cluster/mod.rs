@@ -226,7 +226,8 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Not `place`: batches use another connection, so `place` could not keep them behind a release.
+        // Not `place`, which sends a request to the member with an unanswered release of the same lock: a
+        // batch uses another connection, so it would not arrive behind the release.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),

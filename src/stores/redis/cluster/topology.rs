@@ -231,7 +231,6 @@ impl Topology {
         *self.map.lock() = Arc::new(map);
         let latest = || {
             let map = Arc::clone(&self.map.lock());
-            // Forgets members that are no longer primaries. Their connections end after their last request.
             self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
             map
         };

@@ -155,7 +155,6 @@ mod tests {
         let wakeups = ClusterWakeups::new();
         let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
         let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
-        // The channel has no member for its first listener, then gets one member, and then another.
         assert!(wakeups.listen(CHANNEL, &waker, of).is_none());
         wakeups.follow(|| map(&one), of);
         let first = wakeups.listen(CHANNEL, &waker, of).unwrap();

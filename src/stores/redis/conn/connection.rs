@@ -198,7 +198,7 @@ impl Dialog<'_> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
         // The login had ended, so the server ran no command, and all are sent again over a new connection.
-        // Later commands of a dialog are not: a WAIT, for example, needs the connection of its write.
+        // Only a dialog's first commands are sent again: a later WAIT needs the connection of its write.
         if let (Some(replace), Some(Some(first))) = (replace, replies.first())
             && is_logged_out(first)
             && let Ok(connection) = replace(self.deadline)

@@ -144,7 +144,7 @@ impl Seen {
             return Err(Not::Whole);
         };
         let line = after.get(..unseen + found).unwrap_or_default();
-        // The line with a length is parsed again until its part is complete, so it must be short.
+        // Until all announced bytes have come, each read parses this line again, so it must be short.
         let length = || {
             let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
             Ok(u64::try_from(length).unwrap_or(0))
@@ -165,7 +165,7 @@ impl Seen {
             }
             b'*' | b'~' | b'>' => more = length()?,
             b'%' => more = length()?.saturating_mul(2),
-            // An attribute precedes the reply that it describes, which is one more part.
+            // The reply that an attribute describes follows it, and is one more part to read.
             b'|' => more = length()?.saturating_mul(2).saturating_add(1),
             _ => {}
         }

@@ -375,8 +375,8 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // The flag is set before this thread tries to lock `reading`: see the invariant in the head
-                // of this file. Pairs with `pass_on`.
+                // The flag is set before this thread tries to lock `reading`, so a thread that stops reading
+                // meanwhile finds and wakes this one. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
@@ -495,7 +495,6 @@ impl SharedConnection {
                 }
                 !has_more
             }
-            // Nothing more has arrived. The bytes of an incomplete reply are kept.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -607,7 +606,7 @@ impl SharedConnection {
 
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
-        // Replies may cause further requests, whose replies the second round reads.
+        // In the first round replies may still cause further requests. The second round refuses new ones.
         for closed in [false, true] {
             self.out.lock().closed |= closed;
             let Some(reading) = &mut reading else { continue };

@@ -107,7 +107,6 @@ impl RedisKind for CountedKind {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),
-            // A condition's waiter holds nothing, so each answer means that nothing is left to release.
             CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
         }
     }

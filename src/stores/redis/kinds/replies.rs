@@ -44,7 +44,8 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("reserved") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
-        // For permits and read-write locks only the first waiter polls at a lease's end: it needs no delay.
+        // Only the first waiter for permits or a read-write lock polls at a lease's end, so no random delay
+        // is needed to separate waiters.
         Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
         Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),

@@ -563,7 +563,6 @@ mod tests {
         assert_eq!(host(), "a");
         sentinels.learn_from_all(&older, at(17));
         assert_eq!(host(), "b");
-        // A newer master counts at once, even if only one Sentinel names it.
         sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
         assert_eq!(host(), "c");
     }

@@ -160,7 +160,7 @@ fn a_directory_entry_for_a_moving_slot_is_sent_after_asking() {
         lease: Duration::from_secs(30),
         is_awaited: false,
     };
-    // Requests for the format number leave an ASKING in `asked`, so only a second write can show its own.
+    // Before the first write, the ASKING may be that of a request for the format number, so two are made.
     let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
     eventually(|| {
         store.poll_completions();
@@ -352,7 +352,7 @@ fn redirects_to_disallowed_hosts_are_not_followed() {
         store.close();
         assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
     }
-    // The URL's host, at any port, and the hosts of the list are allowed.
+    // Redirects to the URL's host, at any port, and to a host in `Hosts::allowing` are followed.
     let there = FakeMember::start(|_| granted());
     let port = there.port;
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {

@@ -48,7 +48,6 @@ fn an_unanswered_request_is_not_repeated() {
     for reply in unreadable {
         assert_eq!(unknown(attempt_on(Act::Say(reply)).0).kind(), ErrorKind::Protocol);
     }
-    // The server claims these lengths, but does not send as many bytes.
     for reply in
         ["$536870912\r\nx", "*1000000000\r\n", "*9223372036854775807\r\n", "$9223372036854775807\r\nx"]
     {

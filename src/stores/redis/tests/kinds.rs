@@ -248,7 +248,6 @@ fn a_fair_waiter_keeps_its_place_behind_redisson_waiters() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // Neither repeated attempts nor waiters that leave may change the times of other waiters.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -327,7 +326,6 @@ fn a_fair_lock_can_be_reentered_and_force_unlocked() {
     store.attempt(&holder, 1, soon()).granted();
     store.attempt(&for_ms(&holder, 5), 2, soon()).granted();
     assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortened the key's expiry");
-    // A re-entry also removes the holder from the queue, if it is still there.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
@@ -442,14 +440,12 @@ fn with_writers_first_a_waiting_writer_goes_before_readers() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "the dead writer is still listed");
     server.run(&["DEL", WRITERS]);
 
-    // While a writer waits, readers wait even for a free lock. A granted writer is removed from the list.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
     let other = first(Kind::Write);
     store.attempt(&Claim { wants_fence: true, ..writer.clone() }, 1, soon()).granted();
     assert_eq!(server.number(&["EXISTS", WRITERS]), 0);
-    // The writer itself may read before waiting writers. Other readers may not.
     busy(&store, &other);
     let own = take(&store, Claim { owner: writer.owner, ..first(Kind::Read) });
     busy(&store, &late);
@@ -573,7 +569,6 @@ fn an_unread_condition_notification_goes_to_the_next_waiter() {
     };
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
     assert_eq!(messages.take(), told(&waiters[1]), "a dead waiter was notified");
-    // A notified waiter leaves before it reads its notification, which passes to the next waiter.
     cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));
     // A notified waiter dies before it reads its notification. Any waiter's attempt then passes the
@@ -588,7 +583,6 @@ fn an_unread_condition_notification_goes_to_the_next_waiter() {
     }
     store.attempt(&waiters[3], 1, soon()).granted();
     busy(&store, &last);
-    // An attempt renews a place, and leaving removes it. An attempt without a place adds none.
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
     busy(&store, &last);
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);

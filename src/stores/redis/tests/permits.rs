@@ -20,7 +20,7 @@ fn permits_are_taken_and_returned_once_per_request() {
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
-    // A repeated clean-up undoes the grant only once. After it, a late copy of the request is not granted.
+    // After a clean-up, a late copy of the attempt is not granted.
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
         assert_eq!(permits(), 3);
@@ -151,7 +151,6 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // A renewal of an expired permit fails. A release answers `NotHeld`, but returns the permit.
     store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
@@ -166,7 +165,6 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // An owner that asks again for its expired permit gets the permit, which is counted once.
     let me = Claim { units: 1, ..me };
     store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
@@ -193,7 +191,6 @@ fn permits_of_a_deleted_semaphore_are_not_added_to_another() {
 #[test]
 fn releases_do_not_revive_a_deleted_semaphore() {
     let (server, store) = served();
-    // Redisson or an operator deletes the semaphore's key while permits are acquired.
     set_up(&store, Kind::Permits, 3);
     let (unlocked, over) = (of(Kind::Permits), of(Kind::Permits));
     store.attempt(&unlocked, 1, soon()).granted();
@@ -270,7 +267,6 @@ fn leased_permits_are_inspected_changed_and_released_by_id() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // If the semaphore's count is no number, requests are refused, and expired permits stay in `OUT`.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);

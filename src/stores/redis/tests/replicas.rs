@@ -43,7 +43,7 @@ fn a_grant_on_too_few_replicas_has_an_unknown_outcome() {
     let granted_alone = [("eval", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("eval", "-LOADING Redis is loading the dataset in memory\r\n")],
-        // Another server may have answered `not_held`, so the grant may still exist: outcome unknown.
+        // The clean-up may have reached another server, which lacks the grant, so the grant may still exist.
         &[("eval", "*1\r\n$8\r\nnot_held\r\n")],
         &[],
     ];
@@ -213,7 +213,7 @@ fn grants_without_a_replica_are_valid_and_cause_one_report() {
     *role.lock() = (LOADS, ":1\r\n");
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(true), 2));
-    // The replica disconnects during a WAIT.
+    // The replica disconnects during a WAIT, so WAIT counts none, and ROLE then lists none.
     *role.lock() = (ALONE, ":0\r\n");
     confirm().done();
     confirm().done();

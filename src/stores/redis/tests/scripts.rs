@@ -104,7 +104,6 @@ fn a_handed_off_lock_gets_a_new_lease_and_token() {
         let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
         let mut fence = store.attempt(&from, 1, soon()).granted();
         for (to, ttls) in [(longer, 25_000..=30_000), (shorter, 1..=5_000)] {
-            // The token counter is lost, but the tokens must still grow.
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
             let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
             else {

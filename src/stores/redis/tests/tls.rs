@@ -83,7 +83,6 @@ fn locks_and_wake_ups_work_over_tls() {
     assert_eq!(secured.server.number(&["PUBLISH", channel, &"x".repeat(200_000)]), 1);
     eventually(|| listening.message_count() == before + 21);
 
-    // An idle connection can be used again. After the server has closed it, the client opens another.
     let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
     for kill in [false, true] {
         if kill {

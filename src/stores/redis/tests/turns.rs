@@ -112,7 +112,6 @@ fn readers_that_stopped_attempting_delay_a_writer_only_once() {
     store.attempt(&by(&writer, QueueMode::Barges), 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // The reader acquires, because the lock is no longer reserved. Its release notifies the first waiter.
     server.run(&["DEL", NEXT]);
     let late = take(&store, waits(Kind::Read, 0));
     assert!(stands(&store, &by(&next, QueueMode::Waits)));
@@ -177,7 +176,6 @@ fn permits_too_few_for_the_first_waiter_go_to_later_ones() {
         assert_eq!(messages.take(), [message(&greedy, "next"), message(&modest, "standby")]);
         assert!(stands(&store, &by(&greedy, QueueMode::IsNext)), "the first client lost its reservation");
         assert_eq!(messages.take().first(), Some(&message(&modest, "next")));
-        // A waiter that gives up passes its reservation on.
         store.leave_wait_queue(&modest, soon());
         server.run(&["PING"]);
         assert!(matches!(

@@ -240,12 +240,10 @@ fn silent_clients_are_removed_from_the_wait_queue() {
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
-    // Clients keep the order in which they joined, also after further requests.
     assert_eq!(clients_in_queue(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(clients_in_queue(&server), [&lives, &long_lives, &new_lives].map(String::clone));
-    // A request of the first client also removes dead clients behind it.
     server.run(&["ZREM", WAIT_QUEUE, &lives]);
     stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
@@ -399,7 +397,6 @@ fn the_first_waiter_recalls_a_cached_lock_once() {
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "the check changed the expiry");
     server.run(&["HDEL", "k", "leasehold:cached"]);
     assert_eq!(look(), CachedCheck::Wanted, "the waiter's recall was lost");
-    // A hand-off ends the caching: the new owner's hold is an ordinary one.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));
@@ -455,7 +452,7 @@ fn a_multi_lock_attempt_respects_the_wait_queue() {
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     let all = [by(&holder, QueueMode::Barges)];
     assert_eq!(store.begin_attempts(&all, false, soon()).wait().done(), []);
-    // With `or_none`, the attempt takes even a reserved lock, as a single try does.
+    // With `true` (all or none), the attempt takes even a reserved lock, as a single try does.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     assert_eq!(store.begin_attempts(&all, true, soon()).wait().done(), [None]);
     freed(&store, &all[0]);

@@ -91,7 +91,7 @@ impl WakeupProtocol for PollerLocks {
 
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<PollerHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
-    // Limits waits for a locked table too: the server goes on waiting after the client has disconnected.
+    // The server gets this limit too, because it would wait for a locked table even after a disconnect.
     let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }

@@ -188,8 +188,8 @@ pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answe
     let all = &database.queries.all;
     // A refusal is ignored here, because the statement's first use reports it again.
     drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
-    // After a statement's first use, `run` checks that no pooler left a transaction open. This renewal, of no
-    // lock, provokes the check. A refusal is ignored: `try_one` accepts a user who may only read.
+    // After a statement's first use, `run` checks whether a pooler has begun a transaction. This renewal, of
+    // no lock, provokes the check. Its refusal is ignored: `try_one` accepts a user who may only read.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

@@ -119,7 +119,7 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // The INSERT waits too, if another transaction is inserting the row.
+            // This limit covers the INSERT too, which waits if another transaction is inserting the row.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;

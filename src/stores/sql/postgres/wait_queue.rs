@@ -66,7 +66,6 @@ impl Postgres {
     pub(super) fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
         let is_probably_free = !self.queue.awaited.load(Ordering::Relaxed);
-        // A candidate for leadership joins the queue only if the queue has fewer than three candidates.
         let is_candidate = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || is_candidate

@@ -92,7 +92,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // A new connection would use the index of an open one: unsound if that one's log was replaced.
+        // A new connection would share an open one's index (`-shm`): unsound if that one's log was replaced.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))

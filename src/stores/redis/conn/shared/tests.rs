@@ -128,13 +128,11 @@ fn a_hang_up_of_the_server_is_reported_once() {
     drop(server);
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // A waiting thread notices this end. `hung_up` must report it too.
     let (reply, server) = first(&shared, &pool);
     drop(server);
     shared.wait(&reply).unwrap_err();
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // A time-out does not count as hung up.
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply = send(&shared, connection, deadline, None);
@@ -294,7 +292,8 @@ fn queued_requests_are_written_before_replies_are_handled() {
     shared.out.lock().has_reader = true;
     ask(&shared, None);
     assert_eq!(shared.out.lock().unsent, 1);
-    // Both replies arrive in one read. Until the third request is written, the server has nothing to do.
+    // Both replies arrive in one read, so the server has nothing more to do: `read_some` must write the third
+    // request before it calls `take`.
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert!(shared.read_some(&mut shared.reading.lock(), soon(), false));
     assert_eq!(is_told.try_recv().unwrap(), (1, 0));
