@@ -154,7 +154,7 @@ fn a_single_try_takes_a_lock_reserved_for_another_client() {
     let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
     store.attempt(&trying, 1, soon()).granted();
-    // The notified client found the lock taken. Its place remains before those of clients that came later.
+    // The notified client found the lock taken, so it gets a place before clients that came later.
     let other = waiter();
     queued(&store, &other);
     queued(&store, &by(&next, QueueMode::IsNext));

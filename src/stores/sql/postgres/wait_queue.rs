@@ -175,7 +175,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // A recall has removed the channel. (If the claim `hears`, `mark` may have failed to write it.)
+            // No channel: a recall removed it (or, if the claim `hears`, `mark` may have failed to write it).
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),
