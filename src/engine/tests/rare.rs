@@ -208,7 +208,6 @@ fn a_second_shutdown_repeats_failed_releases() {
     store.releases.say(|| Failure::refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
     assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::NoPermission);
     assert!(store.holder().is_some() && !store.closed.load(Ordering::SeqCst));
-    // Two shutdowns at a time: the second one returns when the first has finished.
     let (asks, is_begun, go_on) = gate();
     store.releases.before(asks);
     thread::scope(|scope| {
