@@ -43,7 +43,7 @@ fn no_client_stands_back_for_others_that_had_their_turn() {
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
     let mine = lock(&engine, &name);
     release(&engine, &mine).unwrap();
-    // This client learns of the other listener only during its attempt, so the other has had its turn.
+    // The release is noted during the attempt, so the other listener has its turn before the next attempt.
     let core = Arc::clone(&engine.core);
     store.attempts.say(move || {
         core.registry.note_released(&mine.hold, Others::Listen(1), core.clock.now());

@@ -290,7 +290,7 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
-        // The watch must know the client's own key: a re-entry puts it again, which must not count as a recall.
+        // The watch must know the client's own key: a re-entry puts this key again, which is no recall.
         for claim in claims.iter().filter(|claim| claim.hears) {
             self.watch.caches(&self.line(&claim.name), &self.key(claim));
         }
