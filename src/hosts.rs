@@ -359,7 +359,6 @@ mod tests {
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // Address 3 now refuses, and address 2 is still silent.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -265,8 +265,8 @@ pub(crate) struct ThreadMarker {
 impl ThreadMarker {
     fn new() -> ThreadMarker {
         let number = unbound_number();
-        // `ID` has no destructor, so it outlives `MARK`: a marker made after `MARK`'s end has the same id, to
-        // which the thread's holds belong.
+        // `ID` has no destructor, so it outlives the thread-local that keeps the marker. A later marker of
+        // the same thread gets the same id, to which the thread's holds belong.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }
@@ -358,14 +358,14 @@ mod tests {
         }
         let (sender, asked) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // `LAST` is destroyed after thread-locals that are made later, such as the marker.
+            // `LAST` is destroyed after the marker, which is made later, so `Asks::drop` finds no marker.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
             ThreadMarker::current().id()
         });
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
         assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
-        // Without its marker the thread cannot record a retired number, so each call gets a fresh one.
+        // Each call of `current` made a marker of its own, with a number of its own.
         assert_ne!(asked[0].1, asked[1].1);
     }
 

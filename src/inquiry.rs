@@ -162,7 +162,7 @@ mod tests {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(1)).is_none());
         }
         assert!(inquiry.state.lock().running <= MOST && begun.load(Ordering::SeqCst) <= MOST);
-        // After `STUCK` the question is asked again. A late answer to the first question then does not count.
+        // A question that has hung for `STUCK` is asked again. The test sets the first question's time back.
         let (inquiry, answer, begun) = held();
         assert!(inquiry.answer("hangs", FRESH, soon(1)).is_none());
         inquiry.state.lock().topic("hangs").asked.1 = Moment::from_nanos(0);

@@ -140,7 +140,6 @@
 //! - [Performance](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/performance.md), and the
 //!   [examples](https://github.com/leasehold/leasehold/tree/v0.1.0/examples)
 #![forbid(unsafe_code)]
-// docs.rs shows which feature each item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Without Redis much of the shared code is unused.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, unused_variables))]

@@ -59,7 +59,7 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
     while !is_over() {
         manual.service(id, Some(until));
-        // This sees a clock move or client's end before the registration; a later one ends the sleep.
+        // The clock may have moved, or the client ended, before the registration; only later events wake.
         if !is_over() {
             waker.sleep(None);
         }

@@ -318,7 +318,7 @@ impl TlsSession {
     fn flush(&mut self, mut socket: &Socket) -> io::Result<()> {
         while self.tls.wants_write() {
             if let Err(error) = self.tls.write_tls(&mut socket) {
-                // Before the first plain text no other thread reads: this one reads the server's reason.
+                // Until plain text comes no other thread reads, so this one may read why the server hung up.
                 return Err(if self.is_accepted { error } else { last_words(&mut self.tls, socket, error) });
             }
         }

@@ -200,8 +200,8 @@ impl ClientInfo {
             lines.mark("ends", one.ends);
             lines.known("more", Some(one.more_waiters).filter(|more| *more > 0));
             lines.known("by", one.by);
-            // The taker is not named in `by`: older clients read `by` as the only thread that can release,
-            // and would report false deadlocks.
+            // The thread that acquired a transferable guard is not written as `by`: older clients read `by`
+            // as the only thread that can release, and would report false deadlocks.
             lines.known("taker", one.taker);
             if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);

@@ -73,8 +73,8 @@ fn ask_for<'a>(
 ) -> Option<Answers<'a, ()>> {
     let engine = group.first()?.0.engine;
     let capabilities = &engine.store.capabilities;
-    // A shared request uses another connection than earlier releases of its locks. Such a release may arrive
-    // later and must not free the new hold, so the request has a fresh owner number.
+    // An earlier release of one of these locks may use another connection and arrive later. The shared
+    // request has a fresh owner number, so such a release does not free the new hold.
     let number = (group.len() > 1).then(unbound_number);
     let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
     for (BatchItem { want, .. }, came) in group {

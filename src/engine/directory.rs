@@ -156,7 +156,7 @@ impl Core {
 
     /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
     pub(crate) fn add_waiters(&self, key: &str, seen: &mut Inspection) {
-        // No subscriber means no waiter, except on token locks. (This misses spinning waiters.)
+        // No subscriber means no waiter (unless one spins), except on token locks, whose waiters only poll.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own has shown all waiters.
         let has_queues = || (self.store.capabilities.queues)(Kind::Mutex);
@@ -181,7 +181,6 @@ impl Core {
                 break;
             };
             for info in infos {
-                // An entry names some waiters only, and says how many more there are.
                 let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
                 unnamed = its.map(|one| one.more_waiters).fold(unnamed, u64::saturating_add);
                 waiters.extend(waiters_of(&info, key));

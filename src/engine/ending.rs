@@ -50,8 +50,8 @@ impl Engine {
 
     fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         self.calls.close();
-        // A request that was sent is answered within one time-out. Its call then releases the grant, or
-        // leaves it to the registry or the watchdog, so all holds are known once no call is under way.
+        // A request that was sent is answered within one time-out, so calls under way end by this deadline.
+        // Then all their holds are known, and `end_holds` and `stop` run again.
         let timeout = self.options.command_timeout;
         let deadline = Clock::System.after(timeout + timeout / 8);
         claims.append(&mut self.end_holds());

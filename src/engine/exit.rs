@@ -57,7 +57,7 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
-        // One time-out for all clients, because their cache threads work at the same time.
+        // All clients' time-outs begin here, because their cache threads work at the same time.
         let begun = Clock::System.now();
         for (core, releases) in ending {
             releases.wait(begun.plus(core.options.command_timeout), || {

@@ -97,7 +97,7 @@ impl Engine {
     }
 
     pub(crate) fn is_one_too_many(&self) -> bool {
-        // `CLIENTS` itself counts as one.
+        // The static `CLIENTS` is a reference too, so the count is one more than the number of clients.
         Arc::strong_count(&self.counted) > MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
     }
 
@@ -144,8 +144,8 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = capabilities;
-        // If the server refuses this client the wait queue, its releases notify nobody there. Another id
-        // tells waiting clients so. Read-write locks keep the id, because both halves need the same owner.
+        // A client without the right to the wait queue notifies nobody there, and says so by another id.
+        // Read-write locks keep the id, because both halves need the same owner.
         let is_refused = kind.has_queue() && wait_queues.as_ref().is_some_and(|queues| queues.is_refused());
         let client = if is_refused { self.id.without_queue() } else { self.id };
         let home = homes.as_ref().map_or(0, |homes| homes.home(name));

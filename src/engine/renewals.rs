@@ -128,7 +128,7 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // The most urgent renewals may all be for a dead server, so half of the batch has not failed yet.
+            // The most urgent ones may all be for a dead server, so up to half of the batch never failed.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
@@ -142,8 +142,8 @@ impl Due {
             return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        // A try gets a part of the time that is left, so that time for another one remains, perhaps on
-        // another connection. After a failure the part is smaller.
+        // A request may take a part of the time until the first of these holds ends, so that time for another
+        // request remains, perhaps on another connection.
         let share = if is_probe {
             left / 4
         } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {
@@ -270,7 +270,7 @@ mod tests {
             let within_a_second = tries[n..].iter().take_while(|other| other.since(*at) < millis(1_000));
             assert!(within_a_second.count() <= 5);
         }
-        // The batch that was under way when the server came back may fail, but it ends within this time.
+        // A batch sent before the server came back may still fail, but within `LEAST_LIMIT`, 300 ms.
         assert!(now.since(back) <= millis(320), "{:?}", now.since(back));
         due.let_go(now);
         let mut left = 0;
@@ -305,7 +305,6 @@ mod tests {
         // Two home nodes, as in a ring, or one, as in a cluster in which one member is down.
         for homes in [2, 1] {
             let mut due = Due::new(LEASE, TIMEOUT);
-            // The server of the more urgent half is down.
             let is_gone = |hold: &Hold| hold.since() < start.plus(millis(1_000));
             let holds = (0..2_000).map(|n| hold(u32::from(n >= 1_000) % homes, start.plus(millis(n))));
             due.add(holds.collect());
@@ -319,7 +318,6 @@ mod tests {
                     Err(again) => now = again,
                 }
             }
-            // A third of each lease is left at least.
             assert!(now <= start.plus(LEASE * 2 / 3), "{:?}", now.since(start));
         }
     }

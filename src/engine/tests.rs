@@ -457,7 +457,6 @@ fn a_grant_during_a_shutdown_is_released() {
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
         ending.join().unwrap().unwrap();
     });
-    // The release came before the store was closed, which refuses all requests afterwards.
     assert!(store.is_free());
     assert!(engine.registry.holds().is_empty());
 }

@@ -139,7 +139,7 @@ impl Round {
                     hold.end_renewal();
                     hold.with(|own| own.renewal_has_failed = true);
                     let (now, hold) = (core.clock.now(), Arc::clone(hold));
-                    // A cached hold is released soon, so its failed renewal concerns nobody.
+                    // No thread relies on a cached hold, so its failed renewal is not reported.
                     let is_used = !hold.is_cached();
                     core.reporter.counters.renewals_failed.add(u64::from(is_used));
                     if self.due.put_back(&mut batch, item, now) && is_used {
@@ -207,8 +207,8 @@ impl Round {
                         core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                         return false; // the request had been carried out, and is undone now
                     }
-                    // The request may still arrive, so the clean-up is repeated until the request can do no
-                    // harm. A late arrival gets less likely with time, so the pauses grow.
+                    // Nothing was freed, but the unanswered request may still arrive, so the clean-up is
+                    // repeated. A late arrival gets less likely with time, so the pauses grow.
                     Some(Ok(_)) => (command_timeout, command_timeout.max(FOUND_NOTHING)),
                     Some(Err(_)) | None => (RETRY_LEAST, renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST)),
                 };

@@ -129,7 +129,7 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // An interrupted caller with a place in the store's queue goes on: its `Waiting` leaves that queue.
+        // A call with a `number` is a condition's, and has joined a queue, which only its `Waiting` leaves.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }
@@ -231,7 +231,7 @@ impl Engine {
         let stands = || hold.is_live(self.clock.now(), &self.reporter);
         let answered = self.repeat(give_up, call.interrupt, ask, |_| stands());
         let is_granted = matches!(answered, Ok((Attempt::Granted { .. }, _)));
-        // `_report` reports on drop, after the level is entered: an observer may drop a guard of this hold.
+        // `_report` reports on drop, after the level was entered: before, an observer could end the hold.
         let _report =
             answered.as_ref().ok().map(|_| self.reporter.request_report("acquire", sent, &self.clock, None));
         let mut stands = stands();
@@ -250,8 +250,8 @@ impl Engine {
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // The client renews a `Kept` lease until all locks of a multi-lock are acquired. A re-entry
-                // needs no such renewals: the levels that the hold already has decide about them.
+                // `Kept` makes the client renew a new hold until a multi-lock has all its locks. For a
+                // re-entry, only the hold's earlier levels decide whether the client renews the hold.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

@@ -149,7 +149,6 @@ pub(crate) mod tests {
             first
         };
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // Of equally young waits, the one of the higher client is chosen, then the one with the higher id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
         // A wait that reacquires its lock after a condition is never ended.

@@ -137,7 +137,6 @@ impl World {
             Step::Crash(worker) => self.workers[worker].is_dead = true,
             Step::LeaseEnds(lock) => {
                 if let Some((worker, _)) = self.locks[lock].take() {
-                    // The number of a lost hold is never used again.
                     self.workers[worker].number = self.fresh();
                 }
             }

@@ -189,8 +189,6 @@ fn a_release_during_a_renewal_changes_the_owner_number() {
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(hold.begin_return());
     assert_ne!(mark.number(), number);
-    // The thread keeps the number if the renewal was answered before the release. After the release no
-    // renewal begins.
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
     hold.end_renewal();

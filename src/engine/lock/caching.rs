@@ -188,7 +188,6 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         caching.dropped = Some((at.now, own.thread.unwrap_or_default()));
         let ends = caching.ends?;
         let held = at.now.since(std::mem::replace(&mut caching.last, at.now));
-        // The slice is shared equally by this thread and the waiters here.
         let share = ends.since(caching.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         let is_part_over = at.now >= caching.began.plus(share);
         if caching.score < at.rules.least_score || held >= SHORT || is_part_over {

@@ -72,7 +72,7 @@ impl Hears {
     }
 
     pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
-        // The first check sets the mark. If the mark is missing later, a waiter sent a recall and removed it.
+        // The first check sets a mark in the store, which a waiter removes when it sends a recall.
         if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
             self.wanted_until = now.plus(COUNTS_FOR);
             self.is_wanted = true;

@@ -55,7 +55,6 @@ impl Core {
         let releaser = || {
             let (core, ended, calls) = (Arc::clone(self), Arc::clone(hold), calls());
             Releaser::new(false, move |outcome| match outcome {
-                // A plain release follows a refused hand-off, as in `handed_off`.
                 Err(Failure::Refused(_)) => core.release_later(&ended, core.clock.now(), calls),
                 outcome => core.settle(&ended, outcome),
             })

@@ -100,9 +100,9 @@ impl Engine {
                 self.cached(hold, cached, begun);
                 return Ok(());
             }
-            // The engine awaits a dropped guard's release in two cases only (next arm). After an inner level,
-            // the count must be right before the thread's next request. If other processes are next, this
-            // process stands back if the answer says that any of them listens.
+            // Here a dropped guard's release is not awaited. The next arm awaits it: after an inner level,
+            // whose count must be right before the thread's next request; and if other processes are next,
+            // because the answer says whether this process must stand back.
             Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {
                 self.core.leave_later(hold, next, begun, None);
                 Ok(())

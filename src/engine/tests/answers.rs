@@ -19,7 +19,6 @@ fn a_lost_release_answer_means_success_only_within_the_lease() {
         });
         let end_pause = || clock.advance(Duration::from_millis(20));
         let released = while_called(|| release(&engine, &mine), end_pause);
-        // Within the lease only the first request can have freed the lock. Later, the lease may have ended.
         assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
     }
 }
@@ -281,7 +280,6 @@ fn a_client_that_just_released_lets_others_go_first() {
     let (told, is_told) = bounded(1);
     thread::scope(|scope| {
         scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
-        // The waiter lets other clients go first until the clock moves.
         assert!(is_told.recv_timeout(Duration::from_millis(50)).is_err());
         assert_eq!(store.attempts.count(), attempts);
         clock.advance(Duration::from_millis(10));
@@ -306,7 +304,6 @@ fn the_number_of_successive_local_hand_offs_is_limited() {
         assert!(times < 1_000, "other clients never get the lock");
     }
     assert!(times > 1, "{times}");
-    // A release that notified others restarts the count, and the registry keeps the local lock for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
     let is_remembered = || engine.registry.remembered.lock().contains_key(&mine.hold.local.key);
@@ -374,7 +371,6 @@ fn the_store_learns_which_holds_ended_during_a_renewal() {
     store.renewals.before(move || assert!(hold.begin_return()));
     clock.advance(engine.options.lease / 2);
     assert_eq!(*store.ended_meanwhile.lock(), [mine.hold.owner()]);
-    // `prolong` on the caller's thread reports ended holds as the watchdog does.
     prolong(std::iter::once((&*engine, &mine.hold)), engine.options.lease);
     assert_eq!(store.ended_meanwhile.lock().len(), 2);
 }

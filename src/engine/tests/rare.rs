@@ -43,7 +43,7 @@ fn no_client_stands_back_for_others_that_had_their_turn() {
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
     let mine = lock(&engine, &name);
     release(&engine, &mine).unwrap();
-    // This client learns of the other listener only during its attempt, so the other has had its turn.
+    // The release is noted during the attempt, so the other listener has its turn before the next attempt.
     let core = Arc::clone(&engine.core);
     store.attempts.say(move || {
         core.registry.note_released(&mine.hold, Others::Listen(1), core.clock.now());
@@ -208,7 +208,6 @@ fn a_second_shutdown_repeats_failed_releases() {
     store.releases.say(|| Failure::refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
     assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::NoPermission);
     assert!(store.holder().is_some() && !store.closed.load(Ordering::SeqCst));
-    // Two shutdowns at a time: the second one returns when the first has finished.
     let (asks, is_begun, go_on) = gate();
     store.releases.before(asks);
     thread::scope(|scope| {

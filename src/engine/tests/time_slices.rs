@@ -147,7 +147,6 @@ fn a_hold_lost_while_cached_is_not_used_again() {
 fn relocking_while_a_cached_hold_is_released_uses_another_number() {
     let turn = InSlice::ended();
     let number = ThreadMarker::current().number();
-    // The release has begun, but is not sent yet.
     let given = turn.local.on(turn.engine.clock.now(), |lock, at| lock.release_cached(None, at));
     assert!(given.is_some());
     thread::scope(|scope| {

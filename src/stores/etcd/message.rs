@@ -340,7 +340,6 @@ mod tests {
             }
         }
         assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/%/{owner}"));
-        // The range contains no folder with the lock's name, and no key below a longer prefix.
         let [least, end] = KeyLine::new("p/", "a").bounds().map(|bound| text(&json!(bound)));
         let below = KeyLine::new("p/a/", "b").key(owner);
         for key in [text(&json!(below)), "p/a/notes".to_owned(), "p/a/%clients/x".to_owned()] {

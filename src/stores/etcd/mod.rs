@@ -178,7 +178,6 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // For a waiter that sent no request, no clean-up is sent.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();
@@ -291,7 +290,7 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
-        // A re-entry writes the client's own key again, which must not count as a recall.
+        // The watch must know the client's own key: a re-entry puts this key again, which is no recall.
         for claim in claims.iter().filter(|claim| claim.hears) {
             self.watch.caches(&self.line(&claim.name), &self.key(claim));
         }

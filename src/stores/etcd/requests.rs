@@ -343,7 +343,6 @@ impl EtcdStore {
                     alike.push(held.lease);
                     None
                 }
-                // The key has a lease of another length, from an explicit lease.
                 Ok(Some(held)) => {
                     let renewed = self.change(&self.renewals, claim, Some(held), (None, true), deadline);
                     Some(renewed.map(|fence| fence.is_some()))

@@ -123,7 +123,7 @@ impl Watch {
         let mut silent_at = Clock::System.after(SILENCE);
         loop {
             let now = Clock::System.now();
-            // Reading pauses at `next`: a hold is then old enough to be watched, perhaps by another watch.
+            // At `next` a young hold is old enough to be watched, perhaps beyond the scope of this watch.
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {

@@ -231,7 +231,6 @@ impl Watch {
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         let deadline = Clock::System.after(LAST_WAIT);
-        // Shutdown wakes the waiters, and each deletes its key.
         while state.channels.values().any(|entry| entry.note.waiter.place.is_some()) {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {

@@ -184,7 +184,7 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // Waiters that spin, or want several permits, queue apart: others must not wait for them.
+            // Waiters that spin, or that each ask for a count, queue apart: others must not wait for them.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             if !place.is_head() {
@@ -196,7 +196,6 @@ impl<'a> Waiting<'a> {
             if is_idle {
                 engine.core.release_cached(call.local, None);
             }
-            // A caller attempts once even if no time is left.
             let first = self.step(&place);
             (place, first)
         };

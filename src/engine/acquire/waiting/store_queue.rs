@@ -38,7 +38,7 @@ impl Waiting<'_> {
         listens_for: ListensFor,
         watches: bool,
     ) -> Step {
-        // A candidate in an election with a full queue has no place, and polls within a third of its lease.
+        // An election's queue has room for three candidates. A further one has no place, and polls seldom.
         let has_place = listens_for != ListensFor::Nothing;
         if !watches || !has_place {
             self.end_release_watch();

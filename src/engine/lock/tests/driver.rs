@@ -349,7 +349,7 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A grant to a try may leave the client's place in the store's queue, so `queued` stays.
+                    // A granted try need not end the client's place in the store's queue, so `queued` stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -363,7 +363,6 @@ impl<'a> Step<'a> {
                 }
                 self.begin_leaving(thread);
             }
-            // The hand-off failed, because the releaser held nothing. The waiter asks again.
             Said::No if is_handed => self.client.users[thread].at = At::Going,
             Said::No => {
                 let waits = !self.client.users[thread].once;

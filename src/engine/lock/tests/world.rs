@@ -162,7 +162,6 @@ pub(super) struct World {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Want { client: usize, thread: usize, once: bool },
-    // The next step of a thread that runs.
     GoOn(usize, usize),
     Look(usize, usize),
     GiveUp(usize, usize),
@@ -170,7 +169,6 @@ pub(super) enum Action {
     Send(usize, usize),
     FailToSend(usize, usize),
     Deliver(usize, usize),
-    // The store refuses the request, and changes nothing.
     Reject(usize, usize),
     Read(usize, usize),
     Message(usize),
