@@ -26,7 +26,6 @@ fn main() -> Result<()> {
     });
     let lost = guard.lost();
 
-    // After eleven seconds the lease of ten seconds is over; another client may acquire the lock.
     clock.advance(Duration::from_secs(11));
     println!("eleven seconds later: {:?}", guard.state());
     let other = theirs.get_lock("example:report").try_acquire()?;

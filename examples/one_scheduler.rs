@@ -38,7 +38,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the first is elected");
     fleet.order(old, "the first starts the backup");
 
-    // The second candidate stands for election, and waits.
     let second = other.leader("example:scheduler")?;
     println!("the second leads: {}", second.term().is_some());
 

@@ -40,7 +40,6 @@ fn main() -> Result<()> {
                 thread::sleep(Duration::from_millis(5));
             }
         }
-        // `try_lock` does not go before waiting customers.
         println!("they wait: {}", back.inspect(desk)?.waiting);
         drop(busy);
         println!("one who only looks in is served: {}", back.get_fair_lock(desk).try_lock()?);

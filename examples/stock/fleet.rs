@@ -292,7 +292,6 @@ impl<'a> Fleet<'a> {
             return Ok(());
         };
         for number in 0..self.workers.len() {
-            // A worker that was killed, or has ended, receives nothing.
             if !self.worker(number)?.struck_dead && self.worker(number)?.child.try_wait()?.is_none() {
                 self.tell(number, &Order::Ring(nodes.clone()))?;
             }

@@ -75,8 +75,8 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // Socket reads have no time-out: with one, Linux would end them with EINTR when a stopped process
-        // continues. The parent ends a run without progress.
+        // The time-out of 3 s limits only the connecting. Reads have none: with one, Linux would end them
+        // with EINTR when a stopped process continues. The parent ends a run without progress.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
             conn,

@@ -155,7 +155,7 @@ impl Servers {
     /// wait before [`mend`](Self::mend).
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // The first server with the counter is no replica: those come later, and a cluster's refuse EXISTS.
+        // In `servers` the replicas come after the masters, so the first server with the counter is a master.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
@@ -245,7 +245,7 @@ fn cluster() -> Result<Vec<Server>> {
     }
     for (primary, replica) in primaries.iter().zip(replicas) {
         let id: String = primary.ask(&["CLUSTER", "MYID"])?;
-        // A replica refuses this until it knows that its primary has slots, so the request is repeated.
+        // A replica refuses this until its handshake with the primary has ended, so the request is repeated.
         until_agreed(|| Ok(replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()))?;
     }
     for server in &servers {

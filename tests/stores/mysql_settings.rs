@@ -108,7 +108,6 @@ test_on!(a_thread_with_an_unstorable_name_can_acquire_a_lock, MysqlServer::share
     thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
 });
 
-// A session must not stay blocked on the server after its caller has given up.
 test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), |server| {
     server.make_user("app", "");
     let client =

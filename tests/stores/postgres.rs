@@ -111,7 +111,7 @@ impl Database for PostgresServer {
             let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
             let lock = names.lock(&mut transaction, name, LONG);
             if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-                // Another transaction made the row after this one's first read, so the caller must repeat.
+                // Another transaction made the lock's row, invisible to this one, so the caller must repeat.
                 return Ok(false);
             }
             let _lock = lock.unwrap().unwrap();
@@ -140,8 +140,6 @@ impl Database for PostgresServer {
     }
 }
 
-// A transaction has locked the killed client's expired entry. A client that would remove this entry must not
-// wait for it before writing its own.
 test_on!(a_locked_expired_directory_entry_blocks_no_other_entry, PostgresServer::shared(), |server| {
     let client = server.options().table("kept_out").build().unwrap();
     let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
@@ -180,7 +178,6 @@ test_on!(every_postgres_statement_finds_its_row_by_an_index, PostgresServer::sha
         ("is_queue_full", name.to_owned()),
         ("recall", format!("{name}, 'c'")),
         ("check_cached", "'61', 'false', 'o', 'c'".to_owned()),
-        // The empty name means the statement for a lock in the caller's transaction, which is in no file.
         ("", name.to_owned()),
     ] {
         let text = match statement {
@@ -245,7 +242,6 @@ test_on!(each_interruption_of_wake_ups_is_reported, PostgresServer::start(), |se
 });
 
 fn listeners(admin: &mut Client) -> i64 {
-    // Only the sessions for wake-ups have LISTEN as their last statement.
     let text = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN leasehold%'";
     admin.query_one(text, &[]).unwrap().get(0)
 }
@@ -267,8 +263,6 @@ test_on!(a_connection_that_is_silent_during_a_prepare_is_dropped, PostgresServer
     assert!(worked, "another connection did not work");
 });
 
-// The client must refuse a pooler of transactions or statements when it connects. Otherwise calls would fail
-// later, depending on which of the pooler's sessions they get.
 test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start(), |server| {
     server.client();
     for mode in ["transaction", "statement", "session"] {
@@ -313,7 +307,8 @@ test_on!(releasing_a_session_lock_wakes_its_waiter, PostgresServer::shared(), |s
         let took = waiter.join().unwrap().duration_since(before);
         assert!(took < ms(1_000) + stalled_since(before), "{took:?}");
     });
-    // The waiter's thread has ended without a release, so the server ends its session after the lease.
+    // The waiter's thread has ended without a release. The client no longer renews its hold, so the server
+    // ends the idle session after the lease.
     assert!(lock.try_lock_for(LEASE + LONG).unwrap());
     lock.unlock().unwrap();
 });

@@ -57,8 +57,8 @@ test_on!(a_lock_row_shows_whether_its_holder_caches_the_lock, PostgresServer::st
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // Another thread locks, because this thread may get a new owner number when it notices its lost hold.
-        // Under that number it could not unlock `theirs`.
+        // `force_unlock` ends this thread's hold of `kept`. When the thread notices that, it may get a new
+        // owner number, by which it could not unlock `theirs`, so another thread locks.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes(&theirs));
@@ -151,7 +151,6 @@ test_on!(a_locked_row_delays_no_renewal_of_another_cached_lock, PostgresServer::
     throughout(lease * 2, || !is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2);
 });
 
-// The row gets the channel for recalls only if the owner is current and no other transaction locks the row.
 test_on!(only_the_current_owner_writes_its_recall_channel, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");

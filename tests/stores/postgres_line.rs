@@ -113,7 +113,6 @@ test_on!(a_notified_client_that_stays_away_blocks_no_other_client, shared(), |se
     }
 });
 
-// Killed clients cannot leave the queue, so the next waiting client or a sweep removes their rows.
 test_on!(clients_that_stop_waiting_leave_no_queue_row, PostgresServer::start(), |server| {
     let name = fresh("left");
     let holder = server.client();
@@ -172,7 +171,6 @@ test_on!(releasing_a_token_lock_wakes_its_waiter, shared(), |server| {
     assert!(took <= BY_MESSAGE, "{took:?}");
 });
 
-// As on Redis, a grant from the queue begins a time slice, in which the thread reacquires a cached hold.
 test_on!(contended_postgres_clients_reacquire_without_a_request, shared(), |server| {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
@@ -280,7 +278,6 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_eq!(version(&mut admin, &name), before, "the waiter wrote instead of only reading");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
-    // The client `d` was notified but finds the lock held, so it becomes first in the queue again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
@@ -288,7 +285,6 @@ test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     for client in ["d", "c"] {
         assert_eq!(tell(&mut admin, &name).as_deref(), Some(client));
     }
-    // The statement returns whether the leaving client was notified; if so, the next client must be.
     for (client, was_told) in [("c", true), ("b", false)] {
         let gone =
             admin.query(&statement("postgres", "leave_wait_queue"), &[&name.as_bytes(), &client]).unwrap();
@@ -325,7 +321,7 @@ test_on!(a_freed_lock_is_briefly_reserved_for_the_notified_client, shared(), |se
     assert!(ask(&mut admin, &name, "other").0);
 });
 
-// The client measures its round trip, and requests a reservation of that length.
+// `ask` requests a reservation of 320 ms, so the reservation must end 320 ms after the release.
 test_on!(a_reservation_lasts_as_long_as_the_waiting_client_requested, shared(), |server| {
     let (name, mut admin) = (fresh("reserved"), server.admin());
     let held = server.client().get_lock(&name).acquire_owned().unwrap();
@@ -344,11 +340,11 @@ test_on!(a_reservation_lasts_as_long_as_the_waiting_client_requested, shared(), 
     assert!(begun + ms(320) <= until && until <= ended + ms(320), "{begun:?} {until:?} {ended:?}");
 });
 
-// The client joins the queue after the release's statement began, so that statement cannot see it.
+// The client's row is committed after the release's statement began, so that statement misses the row.
 test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
-    // A release is one statement, or two if the client's last release notified somebody. The rounds try both.
+    // A release tries one statement first, or sends two if the client's last release notified somebody.
     for waiter in ["b", "c"] {
         let held = client.get_lock(&name).acquire().unwrap();
         joining.batch_execute("BEGIN").unwrap();
@@ -365,7 +361,8 @@ test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     }
 });
 
-// The client's request writes to the lock's row, so it waits for the release, which cannot see the client.
+// The release began earlier, so it cannot see the client. But the client's request waits at the lock's row
+// until the release is committed, and then acquires the lock.
 test_on!(a_client_joining_during_a_release_gets_the_lock, shared(), |server| {
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);

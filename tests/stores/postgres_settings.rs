@@ -222,7 +222,6 @@ test_on!(a_pooler_that_leaves_transactions_open_is_refused, PostgresServer::shar
     let direct = url_of(server, &database, "admin");
     let url = begins_transactions(server.port(), &begins).url(&direct, server.port());
     fails_saying(at(&url).build(), ErrorKind::Unsupported, "pgpool-II");
-    // At first the pooler works, and a later session of the client meets the fault.
     for session_locks in [false, true] {
         begins.store(false, Ordering::SeqCst);
         let name = fresh("begun");
@@ -297,7 +296,6 @@ test_on!(a_release_succeeds_with_a_full_notification_queue, PostgresServer::shar
             held.unlock().unwrap();
             assert!(is_free(&rival.get_lock("a")).unwrap());
         }
-        // A waiter exists, but the release cannot send the message that would wake it.
         let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter =

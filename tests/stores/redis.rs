@@ -31,7 +31,6 @@ test_on!(a_lazy_client_can_start_before_its_server, RedisServer::start_default()
 /// All threads that find the server down share one attempt to connect.
 #[test]
 fn threads_that_find_no_server_fail_together() {
-    // This listener accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let wait = Duration::from_millis(300);

@@ -106,8 +106,6 @@ impl Refusing<'_> {
     }
 }
 
-// Each user `without_…` loses one right, before or after its client connects. The user `unlisted` has no
-// right to the directory of clients, which no lock needs.
 on_databases!(calls_lacking_a_right_fail_with_words_of_the_database, D::start(), |server| {
     let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|_| () };
     let as_user = |user: &str| server.options_as(user).build();

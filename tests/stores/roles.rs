@@ -92,7 +92,6 @@ on_databases!(session_locks_on_a_demoted_server_are_lost, two::<D>(), |(old, new
     within(start, RENEWED / 3, "the loss");
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(renewed.unlock().unwrap_err().is_lost());
-    // This hold is not renewed, so only its release finds the loss.
     assert!(leased.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
     rival.get_lock("renewed").unlock().unwrap();
@@ -172,8 +171,8 @@ on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     }
 });
 
-// The time-out of a write to the directory is 0.5 s, shorter than that of a connection. The client must not
-// open a connection with this time-out for each write.
+// A directory entry is written with a time-out of 0.5 s, a sixth of the lease. The connection's own time-out
+// is longer, but the client must not open another connection for each write.
 on_databases!(directory_entries_are_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());

@@ -254,7 +254,6 @@ test_on!(clients_use_new_passwords_in_a_cluster, Cluster::start_with(&[&format!(
             cluster.on(index, &["CLIENT", "KILL", "USER", "app"]);
         }
     });
-    // The client asks the provider for each member by the member's own address.
     let heard = Arc::clone(&asked);
     let client = options(&Password::default()).credentials(move |address: &str| {
         heard.lock().insert(address.to_owned());
@@ -273,7 +272,7 @@ on_databases!(clients_use_new_passwords_on_each_database, changing::<D>(), |(url
 test_on!(clients_use_new_passwords_on_etcd, Etcd::start(), |server| {
     server.demand_passwords(&[("app", "S3CR3T-0", "root")]);
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
-    // In etcd a changed password ends the logins of all clients.
+    // In etcd a changed password ends the logins of all clients, so the test need not end them.
     clients_use_new_passwords(&options, 10, |_, new| {
         let body = format!(r#"{{"name":"app","password":"{new}"}}"#);
         server.must_as(&server.token(), "/v3/auth/user/changepw", &body);

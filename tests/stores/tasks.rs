@@ -228,7 +228,6 @@ mod tokio_tasks {
         let given = Rc::new(std::cell::RefCell::new(None));
         LocalSet::new().block_on(&runtime(), async {
             let (lock, to) = (client.get_lock("a"), Rc::clone(&given));
-            // The guard borrows its lock, so the lock must live for ever.
             let lock: &'static RedisLock = Box::leak(Box::new(lock));
             spawn_local(async move { *to.borrow_mut() = Some(lock.acquire().unwrap()) }).await.unwrap();
             assert!(lock.is_locked().unwrap());

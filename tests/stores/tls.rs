@@ -83,7 +83,6 @@ impl Secured {
         {
             fails(builder.build(), ErrorKind::InvalidInput);
         }
-        // A certificate and a key that do not belong together must be refused.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
@@ -255,7 +254,6 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
     server.launch_again();
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
-    // The client falls back neither from TLS to plaintext nor the other way.
     let at = |scheme: &str, port: u16| LockClient::builder().url(format!("{scheme}://localhost:{port}"));
     let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
     for builder in [

@@ -62,7 +62,6 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     server.kill();
     let killed = now();
     for lost in &lost {
-        // The holder learns of the loss before the servers could grant the lock to another client.
         assert_eq!(receive(lost, SESSION).unwrap().reason, LossReason::Expired);
         assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }
@@ -120,7 +119,6 @@ test_on!(a_timed_wait_ends_in_time_when_the_server_hangs, ZooKeeper::start(CALM)
     // A stall of the machine before the promised end does not lengthen the wait, so only later stalls count.
     assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
     held.unlock().unwrap();
-    // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
 });
 
@@ -295,7 +293,6 @@ test_on!(a_repeated_release_does_not_end_the_next_hold, ZooKeeper::start(CALM), 
             });
         }
         let next = next.returns_within(LONG).0.unwrap();
-        // The client repeats the release, which must not end the next hold, whoever has it.
         throughout(ms(300), || next.check().is_ok());
         next.unlock().unwrap();
         let again = lock.acquire().unwrap();

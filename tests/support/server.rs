@@ -523,7 +523,7 @@ impl Port {
         let free = eventually(START_LIMIT, || {
             let number = 15_000 + (random() % 17_000) as u16;
             let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok();
-            // The check itself listens for a moment, so it must not touch a port of another test.
+            // The TCP check listens for a moment, so the UDP claim first keeps other tests off this port.
             let claim = claim.filter(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok());
             found = claim.map(|claim| Port { number, _claim: claim });
             found.is_some()

@@ -165,7 +165,7 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if is_over {
             return;
         }
-        // The checks pause, because they may be requests, and twelve tests may check at the same time.
+        // The checks pause, because they may be requests, and many tests may check at the same time.
         pass(ms(20));
     }
 }

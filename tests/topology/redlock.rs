@@ -289,7 +289,6 @@ test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nod
         let first = begun.elapsed();
         lock.unlock().unwrap();
         assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
-        // The client has learned that these servers hang, and no longer waits for them.
         let begun = now();
         let later: Vec<Duration> = (0..20)
             .map(|_| {
@@ -353,7 +352,6 @@ test_on!(a_minority_that_is_down_at_first_joins_later, alone(), Nodes::start(5),
     nodes.all_take_part(&client.get_lock(&name));
 });
 
-// One server refuses the client's password, and another is a replica that refuses all changes.
 test_on!(a_minority_that_refuses_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
     let set = |at: usize, command: &[&str]| {
         redis::cmd(command[0]).arg(&command[1..]).exec(&mut nodes.servers[at].admin()).unwrap();
@@ -373,7 +371,6 @@ test_on!(a_minority_that_refuses_at_first_joins_later, alone(), Nodes::start(5),
     set(4, &["REPLICAOF", "NO", "ONE"]);
     ask("");
     nodes.all_take_part(&client.get_lock(&name));
-    // Three of five servers refuse, so their reason becomes the client's error.
     for at in 0..3 {
         set(at, &["CONFIG", "SET", "requirepass", "another"]);
     }
@@ -560,8 +557,8 @@ test_on!(jumping_clocks_of_two_servers_lose_no_hold, alone(), Nodes::with_movabl
     }
 });
 
-// The one case with two holders: servers a, b and c grant, c loses its data, and c, d and e grant again.
-// Neither servers nor clients can prevent that, so the resource refuses the older holder by its fence.
+// Two clients hold the lock: servers a, b and c grant, c loses its data, and c, d and e grant again. Neither
+// servers nor clients can prevent that, so the resource refuses the older holder by its fence.
 test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut nodes| {
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");

@@ -104,7 +104,6 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     assert!(slow.get_lock("another").try_lock_for(ms(50)).is_err());
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
-    // After the change of the ring, the client still finds its holds on the nodes that granted them.
     slow.change_ring(moving()).unwrap();
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     for name in &names {
@@ -128,7 +127,6 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
         client.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     }
     assert_eq!(homes(&fresh, &names, &servers), after);
-    // A client that missed the whole move needs only the last list.
     fails(asleep.get_lock("another").try_lock(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);

@@ -197,7 +197,6 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
     assert!(status == 503 && took < IN_TIME, "{status} after {took:?}");
     drop(program.child.kill());
 
-    // A request is under way when the program gets SIGTERM.
     let Some(redis) = Redis::start() else { return };
     let mut program = Program::start(path, &redis);
     let client = LockClient::connect(&redis.url).unwrap();

@@ -135,7 +135,6 @@ fn a_fenced_write_follows_no_planted_link() {
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // This token file is a hard link to the file `victim`, which the writer must not change.
     let path = folder.path().join("by a hard link");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();
@@ -144,7 +143,6 @@ fn a_fenced_write_follows_no_planted_link() {
     for victim in [&victim, &inside] {
         assert_eq!(fs::read(victim).unwrap(), b"");
     }
-    // A pipe at the path is refused at once: the writer neither waits for it nor replaces it.
     let path = folder.path().join("pipe");
     let (good, text) =
         run(&["mkfifo", path.to_str().unwrap(), beside(&path, "2.fence").to_str().unwrap()], |command| {

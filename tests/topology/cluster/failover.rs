@@ -121,7 +121,6 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }
 
-    // The hold was replicated before the fault, so the new primary renews it.
     held.check().unwrap();
     let released = now();
     held.unlock().unwrap();

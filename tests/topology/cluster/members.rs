@@ -100,7 +100,6 @@ fn cluster_calls_send_one_script_and_replicated_grants_two() {
         let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);
         let (client, careless) = (patient().build().unwrap(), patient().without_replicas().build().unwrap());
         for primary in 0..3 {
-            // By default a grant sends a second script, for its replica.
             for (client, scripts) in [(&careless, 1), (&client, 2)] {
                 let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
                 // The first use also loads all scripts, so it is not counted.

@@ -72,7 +72,6 @@ fn moving_slots_cause_no_error_or_second_holder() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
-        // All names but one belong to one slot, which moves all the time.
         let tag = fresh("slot");
         let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
         names.push(fresh("elsewhere"));

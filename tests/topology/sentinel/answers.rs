@@ -64,7 +64,6 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
         set.servers[old].kill();
         set.await_switch(old);
         set.servers[old].restart();
-        // The restarted server counts itself as master, and the stale Sentinel agrees. Clients must avoid it.
         assert!(is_master(&set.servers[old]));
         let after = options(&set).url(&url).build().unwrap();
         for (client, name) in [(&before, "one"), (&after, "two")] {
@@ -106,7 +105,6 @@ fn a_replica_that_sentinels_name_as_master_is_refused() {
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
         let build =
             || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(ms(2_000)).build();
-        // The error is the same if the Sentinel falls silent after it has named the replica.
         let mut admin = replica.admin();
         let mut connects = || {
             let info: redis::InfoDict = redis::cmd("INFO").arg("stats").query(&mut admin).unwrap();
@@ -128,7 +126,6 @@ fn a_replica_that_sentinels_name_as_master_is_refused() {
             assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
         }
         fake.says(1, replica.port());
-        // The Sentinel names the real master only after the client has begun to connect.
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
             throughout(ms(200), || !connecting.is_finished());

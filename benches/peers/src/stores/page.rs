@@ -115,7 +115,6 @@ impl Report<'_> {
         if WORST.contains(&metric) {
             return values.last().copied();
         }
-        // For an even number of values, the median is the mean of the two in the middle.
         let upper = *values.get(values.len() / 2)?;
         let lower = *values.get((values.len() - 1) / 2)?;
         Some((lower + upper) / 2.0)
