@@ -96,7 +96,8 @@ test_on!(many_waiters_send_one_recall_for_a_cached_lock, PostgresServer::start()
     assert_eq!(told.unwrap(), ["recall"]);
 });
 
-// A queued client may have a version without recalls, or have died before it sent one.
+// A queued client may be of a version without recalls, or have died before its recall. So the holder must
+// look into the queue itself.
 test_on!(a_cached_lock_is_freed_for_queued_clients_without_recall, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = cached_by(&client, "unasked", &mut admin);

@@ -73,8 +73,8 @@ on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(
     assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
 });
 
-// A session lock writes nothing that the old master would refuse, so only a renewal or the release notices
-// the switchover.
+// A session lock writes nothing that the old master would refuse. Renewals and the release ask whether the
+// server is read-only, so only they notice the switchover.
 on_databases!(session_locks_on_a_demoted_server_are_lost, two::<D>(), |(old, new, relay)| {
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());

@@ -746,7 +746,7 @@ fn grants_never_overlap_while_servers_die_hang_and_lose_data() {
             0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
             _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
         }
-        // A server that lost its data must stay away for the longest lease, as the promise requires.
+        // A Redlock is safe only if a server that lost its data stays away for the longest lease.
         let_pass(LEASE, "a server that forgot is away");
         for at in victims {
             if nodes.servers[at].is_running() {
