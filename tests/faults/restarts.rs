@@ -34,7 +34,6 @@ scenario!(a_long_server_stop_loses_the_hold, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
     let_pass(L, "so that the server finds every lease over");
     world.server.cont();
-    // The server runs the buffered renewals now. They must not revive the hold.
     throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
     assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     let again = client.get_lock("frozen").acquire().unwrap();
@@ -272,7 +271,7 @@ scenario!(an_unlimited_wait_ends_after_the_retry_timeout, |world| {
         })
         .collect();
     for waiter in waiters {
-        // The client notices the failure within T, retries for a time, and its last attempt takes up to T.
+        // The client notices the failure within T, retries for 800 ms, and its last attempt takes up to T.
         let promised = T + ms(800) + T;
         let error = waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
         assert!(error.is_retryable(), "{error}");

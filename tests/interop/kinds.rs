@@ -271,7 +271,6 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
     }
 });
 
-// A lock with `max_hold` stores each hold's beginning in a field of its hash, which Java must not misread.
 test_on!(java_ignores_the_field_with_the_start_of_our_hold, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));

@@ -176,7 +176,6 @@ impl World for Ring {
             }
             Action::Back(at) => next.nodes[at].is_away = false,
             Action::LosesData(at) => {
-                // A lock on that node is lost, as on any server, and its holder notified.
                 if let Some(process) = next.nodes[at].holder {
                     next.processes[process] = Doing::Nothing;
                 }
