@@ -28,7 +28,7 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     ];
     in_time(T, "dropping a guard", || drop(dropped));
     let begun = now();
-    // The unlock fails at the latest when the hold's window ends, since nothing is left to release then.
+    // The unlock fails at the latest when the hold's window ends, since the hold is lost then.
     let error = given_back.unlock().unwrap_err();
     within(begun, L + T, "an unlock");
     assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");

@@ -179,7 +179,7 @@ const NOTICED: Duration = ms(300);
 scenario!(a_client_notices_the_servers_data_loss_when_connections_end, |world| {
     for url in [world.server.url(), world.proxy.url()] {
         let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-        // This hold opens all connections before the test.
+        // This hold opens the client's connections before the test.
         client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
         let guard = client.get_lock("forgotten").acquire().unwrap();
         world.server.kill();

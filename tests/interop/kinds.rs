@@ -302,8 +302,8 @@ test_on!(java_ignores_the_field_with_the_start_of_our_hold, java::set_up(LEASE),
     }
 });
 
-// In a JVM, a release message wakes only one waiter, whatever number of permits that waiter wants. Java also
-// publishes negative counts, at which Redisson's own reading thread throws.
+// In a JVM, a release message wakes only one waiter, even if that waiter wants more permits. Java also
+// publishes negative counts, at which the thread that reads Redisson's messages throws.
 test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -323,7 +323,7 @@ test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |
     let waiter = take();
     java.get("main", "semaphore-add", &["sem", "-1"]);
     assert!(greedy.is_open() && waiter.is_open());
-    // This crate does not publish the count -1, at which Java's reading thread would throw.
+    // This crate publishes no negative count, since the thread that reads Redisson's messages would throw.
     assert_eq!(semaphore.add_permits(5).unwrap(), -1);
     assert_eq!(semaphore.add_permits(5).unwrap(), 4);
     waiter.join();
