@@ -221,7 +221,6 @@ scenario!(a_failed_condition_wait_leaves_no_queue_place, |world| {
     assert_eq!(guard.state(), HoldState::Lost, "the guard's state");
     within(begun, L + T, "giving up");
     fault.cancel();
-    // A queue place that stayed would swallow notifications for six seconds.
     world.is_given_back("leasehold_condition_queue:{k:c:1}", L);
     world.is_given_back("k", L);
     clear(world);

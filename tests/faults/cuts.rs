@@ -28,7 +28,7 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     ];
     in_time(T, "dropping a guard", || drop(dropped));
     let begun = now();
-    // The unlock fails at the latest when the hold's window ends, since nothing is left to release then.
+    // The unlock fails at the latest when the hold's window ends, since the hold is lost then.
     let error = given_back.unlock().unwrap_err();
     within(begun, L + T, "an unlock");
     assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");
@@ -42,7 +42,6 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
     let theirs = other.get_lock("kept").acquire().unwrap();
     world.proxy.resume();
-    // The renewals, releases and attempts that the network held back arrive now.
     throughout(2 * T, || {
         world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
             && kept.state() == HoldState::Lost
@@ -58,7 +57,6 @@ scenario!(every_call_ends_in_time_on_a_silent_network, |world| {
     client.get_lock("a").unlock().unwrap();
 });
 
-// The request that takes the waiter out of the server's queue must not prolong the caller's wait.
 scenario!(a_fair_wait_ends_in_time_on_a_silent_network, |world| {
     let (wait, timeout) = (ms(1_500), ms(1_500));
     let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();

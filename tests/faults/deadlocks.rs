@@ -124,7 +124,8 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         })
         .collect();
     meet.wait();
-    // The chain's head waits only when all others are in the directory, so its search meets over 64 clients.
+    // The client below holds the chain's first lock. It begins to wait only when the other clients' waits are
+    // in the directory, so its search meets more than 64 clients.
     let published = || {
         let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
         let entries: Vec<String> =
@@ -144,7 +145,8 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         let _own = own.acquire().unwrap();
         next.lock_interruptibly(&ends).is_err()
     });
-    // The first search warns at its end. The bound grows with time, in case a busy machine lets more run.
+    // The first search warns at its end. A search reads at most 64 locks and 64 entries. On a busy machine
+    // the client may begin further searches before `count` is read.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);

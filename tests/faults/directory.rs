@@ -123,7 +123,6 @@ test_on!(an_owner_without_queue_rights_is_shown_with_its_process, RedisServer::s
     guard.unlock().unwrap();
 });
 
-// If the server allows scripts no SCAN, the client sends SCAN itself, and reads each key by a request.
 scenario!(listing_locks_works_where_scripts_cannot_use_scan, |world| {
     let client = world.client();
     let guard = client.get_lock("listed:1").acquire().unwrap();

@@ -95,7 +95,7 @@ scenario!(an_uncontended_acquire_and_release_allocate_little_memory, |world| {
     let dropped = || drop(lock.acquire().unwrap());
     for (way, most, cycle) in [("lock and unlock", 16, &waited_for as &dyn Fn()), ("a guard", 22, &dropped)] {
         let cycles = 500;
-        // The first cycles allocate buffers that later cycles reuse.
+        // The first cycles allocate buffers that later cycles reuse, so the first cycles are not counted.
         (0..cycles).for_each(|_| cycle());
         let before = allocated_by_this_thread();
         (0..cycles).for_each(|_| cycle());

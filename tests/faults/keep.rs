@@ -68,7 +68,6 @@ scenario!(a_cached_lock_is_freed_for_a_subscribed_redisson_waiter, |world| {
     let listens = now();
     theirs.subscribe(channel("stock")).unwrap();
     is_free_within(listens, UNUSED, || world.is_free("stock"));
-    // The waiter is still subscribed, so the first check after the next grant finds it.
     cycle(&lock);
     let granted = now();
     is_free_within(granted, ms(50), || world.is_free("stock"));

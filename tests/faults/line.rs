@@ -84,7 +84,6 @@ scenario!(waiting_clients_are_served_in_order, |world| {
         waiting.push(call(turn(client.get_lock("order"))));
         await_queued(world, "order", number + 1);
     }
-    // A further try of the last client neither changes its place nor overtakes the others.
     assert!(!clients[7].get_lock("order").try_lock().unwrap());
     holder.unlock().unwrap();
     let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
@@ -191,7 +190,8 @@ fn median_delay_by_stopped_first_waiter_is_under_60_ms() {
     }
 }
 
-// A queue drops clients without a recent attempt. These have one, so the release itself must pass them over.
+// A queue drops clients without a recent attempt. The 1000 dead clients have one, so the release itself must
+// pass them over.
 scenario!(median_delay_by_1000_dead_waiters_is_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
@@ -333,7 +333,6 @@ scenario!(waiters_are_served_after_the_server_loses_all_data, |world| {
     }
 });
 
-// An operator deletes the key, which publishes nothing.
 scenario!(a_waiter_for_a_deleted_key_takes_over_within_a_poll, |world| {
     let held = client(world).get_lock("deleted").acquire().unwrap();
     let waiter = client(world);

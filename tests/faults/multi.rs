@@ -137,14 +137,13 @@ scenario!(a_multi_lock_with_another_programs_key_acquires_nothing, |world| {
     multi.acquire().unwrap().unlock().unwrap();
 });
 
-// Redisson's multi-lock also sets the expiry of a fence's counter and of a fair lock's queue. Ours does not.
 scenario!(a_multi_lock_lease_does_not_expire_counters_or_queues, |world| {
     let client = client(world);
     let fenced = client.get_fenced_lock("f");
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // `q` is last in key order. After a wait for it, the multi-lock also prolongs the earlier leases.
+        // `q` is last in key order. After a wait for it, another script prolongs the earlier leases.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {
@@ -187,7 +186,6 @@ scenario!(a_multi_lock_try_times_out_on_a_silent_server, |world| {
     multi.acquire().unwrap().unlock().unwrap();
 });
 
-// The key of one lock is no hash, so the release script fails there. It must release the other locks.
 scenario!(a_multi_lock_releases_other_locks_despite_an_overwritten_key, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {

@@ -74,7 +74,7 @@ impl Outage {
         let back = now();
         let left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
         let connections = world.proxy.accepted() - before;
-        // `enough` adds the machine's stalls until the end of a hold to the time that the hold needs.
+        // This loop records the machine's stalls, because `enough` allows for those before a hold's end.
         let mut stood_still = Vec::new();
         let last = left.iter().max().copied().unwrap_or_default();
         while back.elapsed() <= last {
@@ -210,7 +210,6 @@ scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
     }
 });
 
-// A waiter returns while its request to leave the queue is on its way, ahead of its thread's next request.
 scenario!(a_waiter_gives_up_without_waiting_for_the_store, |world| {
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());

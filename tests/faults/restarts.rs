@@ -34,7 +34,6 @@ scenario!(a_long_server_stop_loses_the_hold, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
     let_pass(L, "so that the server finds every lease over");
     world.server.cont();
-    // The server runs the buffered renewals now. They must not revive the hold.
     throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
     assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     let again = client.get_lock("frozen").acquire().unwrap();
@@ -180,7 +179,7 @@ const NOTICED: Duration = ms(300);
 scenario!(a_client_notices_the_servers_data_loss_when_connections_end, |world| {
     for url in [world.server.url(), world.proxy.url()] {
         let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-        // This hold opens all connections before the test.
+        // This hold opens the client's connections before the test.
         client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
         let guard = client.get_lock("forgotten").acquire().unwrap();
         world.server.kill();
@@ -272,7 +271,7 @@ scenario!(an_unlimited_wait_ends_after_the_retry_timeout, |world| {
         })
         .collect();
     for waiter in waiters {
-        // The client notices the failure within T, retries for a time, and its last attempt takes up to T.
+        // The client notices the failure within T, retries for 800 ms, and its last attempt takes up to T.
         let promised = T + ms(800) + T;
         let error = waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
         assert!(error.is_retryable(), "{error}");

@@ -73,7 +73,6 @@ scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
         world.assert_held_by(lock.name(), &client, 1);
         let held = world.fields(lock.name());
-        // Late results of the first request must not change the hold either.
         throughout(3 * T, || world.fields(lock.name()) == held);
         lock.unlock().unwrap();
         assert!(world.is_free(lock.name()), "{what}: one unlock did not free the lock");
@@ -90,7 +89,6 @@ scenario!(a_failed_try_with_lost_grant_reply_leaves_no_hold, |world| {
         assert!(error.outcome_unknown() && error.is_retryable(), "{what}: {error}");
         assert_eq!(fault.hits(), 1, "{what}");
         assert_every_hash_has_a_ttl(&world.server);
-        // The lock is freed as soon as the server answers again, long before its lease ends.
         comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(lock.name()));
         lock.lock().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");

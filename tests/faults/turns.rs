@@ -134,7 +134,6 @@ scenario!(a_client_that_shuts_down_under_contention_frees_the_lock, |world| {
             stop.store(true, Ordering::SeqCst);
         });
         other.shutdown().unwrap();
-        // The client released the lock when it ended, so no lease has to expire.
         assert!(eventually(ms(500), || world.is_free("ending")));
     }
 });
@@ -162,7 +161,8 @@ fn exits() {
             std::process::exit(0);
         }
         _ => {
-            // To this crate, a thread with the name `main` is the process's first thread.
+            // An exit in the process's first thread, which the crate knows by the name `main`, must free the
+            // cached locks of all threads.
             let ends = thread::Builder::new().name("main".to_owned()).spawn({
                 let url = url.to_owned();
                 move || {

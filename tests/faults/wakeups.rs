@@ -120,7 +120,6 @@ scenario!(a_waiter_polls_a_lock_without_expiry, |world| {
     within(begun, ms(300) + T, "a wait");
     let waiter = call(turn(lock));
     world.await_subscription("endless");
-    // An operator's DEL publishes nothing, so the waiter must poll.
     world.does(&["DEL", "endless"]);
     let deleted = now();
     waiter.returns_within(deleted, P, "taking over");
@@ -181,7 +180,6 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
     world.await_subscription("herd");
     world.server.kill();
     drop((held, other)); // there is no server to which they could be released
-    // In place of the server, a listener closes every connection and counts them.
     let listener = TcpListener::bind((world.server.address(), world.server.port())).unwrap();
     listener.set_nonblocking(true).unwrap();
     let (mut came, begun) = (0, now());
@@ -198,7 +196,6 @@ scenario!(waiters_send_few_connection_attempts_to_a_killed_server, |world| {
     world.is_given_back("herd", L);
 });
 
-// SUBSCRIBE goes over a separate connection. If the server does not read it, only wake-ups may suffer.
 scenario!(an_unread_subscriber_connection_delays_no_lock_call, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;

@@ -140,7 +140,7 @@ impl Trouble {
         let folder = self.orders.folder.clone();
         assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "no worker works");
         let (begun, mut struck) = (now(), 0);
-        // A run of `ROUGH` or longer goes on until it has killed waiting clients, not only connecting ones.
+        // A long run goes on until it has killed a crowd that waits, not only crowds that still connect.
         let lacks = |all: &Self| run() >= ROUGH && !all.strikes.contains_key(KILLED_WAITERS);
         while begun.elapsed() < run() || lacks(&self) {
             let most = if is_calm(begun.elapsed()) { 4_000 } else { 100 };

@@ -160,7 +160,6 @@ impl World {
                     "server killed and started again"
                 }
                 3 => {
-                    // For longer than a lease, neither SUBSCRIBE nor any message passes.
                     proxy.hold(Direction::ToServer, Which::Subscribers);
                     proxy.hold(Direction::ToClient, Which::Subscribers);
                     let_pass(lease + lease / 4, "while the subscribers of the slow link stall");
@@ -289,7 +288,6 @@ impl Leaders {
         // A hold counts on the restarted server only after a renewal has confirmed it there.
         let_pass(LEADS / 2, "until the next renewal");
         for hold in &mut self.holds {
-            // A stall of the machine delays renewals and may lose a hold.
             let is_excused = stalled_since(self.watched) > LEADS / 4;
             assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
             assert!(given_back || is_excused, "a server did not get {} back", hold.name());

@@ -119,7 +119,6 @@ impl Program {
                 let (number, answer) = parse(&line);
                 let asker = waiting.lock().remove(&number);
                 if let Some(asker) = asker {
-                    // If the caller no longer waits, its test has already failed.
                     drop(asker.send(answer));
                 }
             }
@@ -152,7 +151,6 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both calls fail only if the child has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -171,7 +171,6 @@ fn fair_and_read_write_cluster_locks_work_across_languages() {
     sides.read_and_write();
     let Sides { cluster, java, .. } = sides;
     drop(java);
-    // These clients use plain messages, which go to all members of the cluster.
     let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
     let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();

@@ -321,7 +321,6 @@ fn rust_readers_and_writers_of_one_client_exclude_each_other() {
     }
     assert_eq!(counts(&had).len(), 4);
     writers_are_alone(&had);
-    // `writers_are_alone` must fail on an overlap, so the test gives it histories with overlaps.
     let meeting = |by: &str, other: &str| {
         let had = |by: &str, begun, ended| Had { begun, ended, by: by.to_owned() };
         let two = [had(by, 1, 3), had(other, 2, 4)];

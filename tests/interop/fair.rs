@@ -95,7 +95,6 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
     }
 }
 
-// Redisson's waiters have no heartbeat, so a dead one keeps its place until its timeout.
 test_on!(
     a_killed_java_waiter_delays_our_waiters_until_its_timeout,
     alone(),

@@ -26,7 +26,6 @@ test_on!(javas_force_unlock_is_reported_as_a_loss, java::set_up(LEASE), |(_alone
     assert!(java.is("waiter", "is-mine", &["forced"]));
     java.get("waiter", "unlock", &["forced"]);
 
-    // The next renewal finds the loss and reports it, although no call asks about the hold.
     let guard = client.get_lock("forced-too").acquire().unwrap();
     let lost = guard.lost();
     assert!(java.is("breaker", "force-unlock", &["forced-too"]));

@@ -271,7 +271,6 @@ test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |
     }
 });
 
-// A lock with `max_hold` stores each hold's beginning in a field of its hash, which Java must not misread.
 test_on!(java_ignores_the_field_with_the_start_of_our_hold, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
@@ -303,8 +302,8 @@ test_on!(java_ignores_the_field_with_the_start_of_our_hold, java::set_up(LEASE),
     }
 });
 
-// In a JVM, a release message wakes only one waiter, whatever number of permits that waiter wants. Java also
-// publishes negative counts, at which Redisson's own reading thread throws.
+// In a JVM, a release message wakes only one waiter, even if that waiter wants more permits. Java also
+// publishes negative counts, at which the thread that reads Redisson's messages throws.
 test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -324,7 +323,7 @@ test_on!(waiters_wake_despite_javas_wrong_permit_messages, java::set_up(LONG), |
     let waiter = take();
     java.get("main", "semaphore-add", &["sem", "-1"]);
     assert!(greedy.is_open() && waiter.is_open());
-    // This crate does not publish the count -1, at which Java's reading thread would throw.
+    // This crate publishes no negative count, since the thread that reads Redisson's messages would throw.
     assert_eq!(semaphore.add_permits(5).unwrap(), -1);
     assert_eq!(semaphore.add_permits(5).unwrap(), 4);
     waiter.join();

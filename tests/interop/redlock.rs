@@ -36,7 +36,7 @@ test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server()
     let client = client(&servers);
     let lock = client.get_lock("both");
     let java = &peers[0];
-    // Java divides its wait into one third for each server.
+    // Java gives each of the three servers a third of the wait: with `ENOUGH` each gets 5 s.
     let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
 
     assert!(java_takes(ENOUGH));

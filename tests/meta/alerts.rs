@@ -275,7 +275,8 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // The alert fires 14 s after a renewal, 16 s before the loss, so scrapes each 15 s warn in time.
+            // A renewal that is due after 10 s and is 4 s late fires the alert. That is 16 s before the loss,
+            // so scrapes each 15 s warn in time.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }

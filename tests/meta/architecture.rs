@@ -449,7 +449,8 @@ fn paths_of(file: &Source) -> Vec<Used> {
             at = tree(tokens, if is_use { at + 1 } else { at }, &mut Vec::new(), &mut paths);
             for path in paths {
                 let mut full: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
-                // Other paths begin with a child module, or a crate, which `module_of` takes for this module.
+                // A path may also begin with a child module or a crate. For a crate's path `module_of`
+                // returns this module, whose use of itself does not count.
                 for part in &path {
                     match part.as_str() {
                         "crate" => full.clear(),

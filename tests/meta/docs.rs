@@ -367,7 +367,6 @@ fn the_guarantees_summary_names_every_promise_once() {
 #[test]
 fn the_readme_is_short_and_leads_to_every_page() {
     let text = read("README.md");
-    // the dashes below a table's head are no words
     let is_word = |word: &&str| word.contains(char::is_alphanumeric);
     let words: usize =
         prose(&text).iter().map(|(_, line)| line.split_whitespace().filter(is_word).count()).sum();

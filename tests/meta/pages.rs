@@ -115,7 +115,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
 /// Makes the calls for which the page defines this user, so that the client needs each of the user's rights.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // The counter is ahead of the clock, as Java can set it, so the next token is the counter's next value.
+    // Java can set the counter ahead of the clock. Then the script reads it by GET, which needs a right.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
@@ -237,7 +237,6 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // Keys that an inspection reads: a read lock, our queue, Redisson's queue, and a semaphore.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],

@@ -441,7 +441,6 @@ on_rows!(a_row_names_its_holder_and_sweep_deletes_free_rows, |server| {
     held.unlock().unwrap();
 });
 
-// The server's clock, not the client's, decides whether a lease has expired.
 on_databases!(a_row_whose_lease_expired_is_not_renewed, D::shared(), |server| {
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -503,7 +502,6 @@ on_databases!(holds_are_renewed_although_the_connection_pool_is_exhausted, D::sh
         }
     });
     D::ask_on(&mut locking, "ROLLBACK");
-    // The hold may be lost only if the machine's stalls delayed a renewal.
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
     }
@@ -545,7 +543,6 @@ on_databases!(a_session_lock_is_reentrant_exclusive_and_inspectable, D::shared()
         "upper and lower case are the same name"
     );
     rival.get_lock(name.to_uppercase()).unlock().unwrap();
-    // Another thread of the client is another owner, although the server sees the same user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
     let error = other.unlock().unwrap_err();
     let Some(NotHeld::HeldBy(holder)) = error.not_held() else { panic!("{error:?}") };

@@ -176,7 +176,6 @@ test_on!(holds_survive_a_killed_leader_but_not_a_lost_majority, Etcd::start_clus
     let next = other.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > fence, "a new leader's token is not higher");
 
-    // The client `beside` uses the only member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
     let (observer, wakeups) = observe(|event| match event {
         Event::WakeupsDown { .. } => Some("down"),
@@ -239,7 +238,6 @@ test_on!(the_members_of_a_url_are_tried_in_turn, Etcd::start(), |server| {
     assert!(error.is_retryable() && !error.outcome_unknown());
 });
 
-// When the stopped member is resumed, it carries out the request, so the client must undo the grant.
 test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
     let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).retry_timeout(LONG);
     let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
@@ -294,7 +292,6 @@ test_on!(a_timed_wait_ends_in_time_during_an_outage, Etcd::start(), |server| {
     server.cont();
     let took = ended.duration_since(begun);
     assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
-    // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || queue_of(&server, &name).len() == 1);
     held.unlock().unwrap();
 });

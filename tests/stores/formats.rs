@@ -53,7 +53,7 @@ test_on!(a_client_refuses_redis_with_another_data_format, default_server(), |bin
         .user("reader on >S3CR3T ~* &* +@read +@connection +eval")
         .start();
     keeps_to_the_format(|| LockClient::connect(server.url()), |text| set(&server, text));
-    // The user `locks` may neither read nor write the format number, and `reader` may only read it.
+    // `locks` may neither read nor write the format number, `reader` may only read it, and both can connect.
     redis::cmd("DEL").arg(KEY).exec(&mut server.admin()).unwrap();
     let own = LockClient::builder().url(server.url_as("locks", "S3CR3T")).key_prefix("app:").build().unwrap();
     assert!(own.get_lock("a").try_lock().unwrap());

@@ -64,7 +64,6 @@ fn inspecting_a_hold_with_max_hold_shows_its_times_and_place() {
     assert_eq!(left, [""; 0], "the hold's description outlived the hold");
 }
 
-// A hand-off changes the holder, so inspection must not show the note of the thread that handed the lock off.
 test_on!(inspection_shows_the_new_holder_after_a_local_hand_off, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
@@ -162,7 +161,6 @@ test_on!(inspect_is_one_request_and_cuts_long_lists, RedisServer::start_default(
     assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
 });
 
-// The data stands for a shopping cart and a session. No inspection and no error may show it.
 test_on!(inspection_and_force_unlock_reveal_no_foreign_data, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -206,7 +204,6 @@ test_on!(inspection_and_force_unlock_reveal_no_foreign_data, RedisServer::start_
     assert!(token.holder().unwrap().is_none());
 });
 
-// Reading a large key whole would delay the server and all users of the shared connection.
 test_on!(inspection_of_another_programs_large_key_stays_short, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -236,7 +233,7 @@ test_on!(inspection_reads_a_limited_number_of_reader_reentries, RedisServer::sta
     redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut admin).unwrap();
     let seen = client.inspect("forged").unwrap();
     let looks = calls(&mut admin, &["pttl"]);
-    // Inspection makes at most 2,000 such reads. The script also reads the expiry of a few other keys.
+    // Inspection reads the expiry (PTTL) of at most 2,000 re-entries, and of a few other keys.
     assert!((2_000..2_010).contains(&looks), "{looks}");
     // Beyond the limit, inspection does not know when the readers' leases end.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();

@@ -229,7 +229,6 @@ fn a_multi_lock_releases_its_locks_in_reverse_order() {
     assert_eq!(released(4), ["d", "c", "b", "a"]);
     drop(multi.acquire().unwrap());
     assert_eq!(released(4), ["d", "c", "b", "a"]);
-    // The multi-lock now acquires `a`, `b` and `c`, and finds `d` busy.
     let held = Holding::take(&rival.get_lock("d"));
     assert!(!multi.try_lock_for(ms(20)).unwrap());
     assert_eq!(released(3), ["c", "b", "a"]);

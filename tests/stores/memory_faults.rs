@@ -51,7 +51,6 @@ fn injected_faults_last_until_healed() {
         for (what, result) in every_request(&client) {
             let error = result.expect_err(what);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
-            // A query changes nothing, so its outcome is never unknown.
             let questions =
                 ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
             let changes = !questions.contains(&what);

@@ -170,7 +170,6 @@ test_on!(every_mysql_statement_finds_its_row_by_primary_key, MysqlServer::shared
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    // This statement reads two ids, so its plan may read two rows.
     let text = statement("mysql", "poller_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
@@ -272,7 +271,6 @@ test_on!(a_session_lock_without_answers_lasts_until_its_window_ends, MysqlServer
     rival.get_lock(&kept).unlock().unwrap();
 });
 
-// With `innodb-rollback-on-timeout`, a wait that times out ends the whole transaction.
 #[test]
 fn a_timed_out_wait_can_end_the_whole_transaction() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };

@@ -98,7 +98,6 @@ test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |s
     uses(&server.url());
 });
 
-// The column `thread` cannot store this thread's name, and the lock must work nevertheless.
 test_on!(a_thread_with_an_unstorable_name_can_acquire_a_lock, MysqlServer::shared(), |server| {
     let build = || server.options().table("latin").build().unwrap();
     build();

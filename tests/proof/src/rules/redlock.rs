@@ -192,7 +192,7 @@ impl World for Redlock {
                     next.clients[client].doing = Doing::Holds(left);
                 } else {
                     next.give_back(client, None);
-                    // If an abandoned request may still be granted, its owner number is retired.
+                    // A late request may still be granted, so the client takes a new owner number.
                     next.clients[client].number += u8::from(self.late.is_some());
                 }
             }

@@ -86,7 +86,7 @@ impl Ring {
         if node.mark > epoch && self.broken != "an older mark is no reason to refuse" {
             return false;
         }
-        // A node without a mark is new or has lost its data, so the newest mark of the other nodes decides.
+        // A node without a mark is new or has lost its data, so the newest mark of reachable nodes decides.
         let known = self.nodes.iter().filter(|node| !node.is_away).map(|node| node.mark).max();
         if node.mark == 0 && known > Some(epoch) && self.broken != "a node without a mark is believed" {
             return false;
@@ -176,7 +176,6 @@ impl World for Ring {
             }
             Action::Back(at) => next.nodes[at].is_away = false,
             Action::LosesData(at) => {
-                // A lock on that node is lost, as on any server, and its holder notified.
                 if let Some(process) = next.nodes[at].holder {
                     next.processes[process] = Doing::Nothing;
                 }

@@ -290,7 +290,7 @@ impl<'a> World<'a> {
             owner.cycles *= u8::from(!gives_number_up);
             return;
         }
-        // With a semaphore, each cycle has its own number.
+        // The scripts change a semaphore once for each number, so each cycle needs a new number.
         if gives_number_up || owner.is_spent || matches!(self.kind, Kind::Semaphore(_)) {
             owner.who.number += 1;
             owner.is_spent = false;

@@ -149,7 +149,6 @@ impl Ear {
     /// Makes Redisson send every request. On each part (a kind of lock) thread `a` acquires, re-enters,
     /// renews and releases, thread `b` tries in vain, and at last `a` frees the lock by force.
     fn listen(mut self) -> Foreign {
-        // Skips the requests that Redisson sent when it connected.
         let mark = self.mark();
         while self.next() != ["ECHO", &mark] {}
         self.shared(Part::Plain, "");
