@@ -238,10 +238,11 @@ impl Supervisor<'_> {
         // The clock is read first, so that the instant is never later than the window's end.
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
-        if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
-                self.until = until;
-            }
+        if until > self.until.plus(Duration::from_millis(1))
+            && !self.is_lost
+            && parts::send(&self.helper.stream, &Order::Until(until)).is_ok()
+        {
+            self.until = until;
         }
         self.tell_office(false);
     }
