@@ -42,6 +42,7 @@ fn on_contended_is_called_while_the_clock_stands_still() {
         let (sender, called) = unbounded();
         guard.on_contended(move || sender.send(()).unwrap_or_default()).unwrap();
         assert!(!guard.is_contended().unwrap());
+        let_pass(ms(50), "the check that the callback's registration starts");
         let wanted = wanted.clone();
         let waiter = Waiter::start(move || wanted.acquire_owned().unwrap());
         called.recv_timeout(LONG).expect("no callback came for the thread");
