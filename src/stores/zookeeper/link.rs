@@ -131,7 +131,11 @@ fn read_bytes(from: &mut impl Read, length: usize) -> Result<Vec<u8>> {
 }
 
 fn foreign() -> Error {
-    Error::new(ErrorKind::Protocol, "read", "the server does not speak ZooKeeper's protocol")
+    Error::new(
+        ErrorKind::Protocol,
+        "read",
+        "the server does not speak ZooKeeper's protocol: check host and port",
+    )
 }
 
 fn broken(error: io::Error) -> Error {

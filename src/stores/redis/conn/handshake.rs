@@ -166,7 +166,7 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
 }
 
 fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
-    let words = "the answer to HELLO is not that of a Redis";
+    let words = "the answer to HELLO is not that of a Redis: check host and port";
     Error::when(!matches!(greeting, Value::Array(_)), ErrorKind::Protocol, "connect", || words)?;
     let field = |name: &str| field(greeting, name).and_then(text).unwrap_or_default();
     let words = "the server is a Sentinel, which keeps no locks: give a URL of the form \
