@@ -45,7 +45,7 @@ use crate::time::Moment;
 /// How long a store recognizes repeated requests. Clients stop repeating after about half of this time.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// How long an attempt keeps a waiter's place (fair and read-write locks, conditions). Repeated within 1.2 s.
+/// How long an attempt keeps a waiter's place (fair, read-write, condition). Waiters repeat it within 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
@@ -56,7 +56,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
         Capabilities::default()
     }
 
-    /// Whether this store can keep a lock of this name. No I/O.
+    /// Whether this store can keep a lock of this kind and name. No I/O.
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         let _ = (kind, name);
         Ok(())

@@ -122,7 +122,7 @@ impl<C: Connector> Pool<C> {
         Ok((Place { pool: self, rank, back: None, is_open: idle.is_some() }, idle))
     }
 
-    /// Adds a connection to the pool, if the pool is not full.
+    /// Adds a connection to the pool, unless the pool is full or closed.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn give(&self, link: C::Link) {
         let mut state = self.state.lock();

@@ -127,7 +127,7 @@ pub(crate) struct Channels(Mutex<CrowdMap<Box<str>, Arc<Channel>>>);
 impl Channels {
     /// Listens to a channel. The `source` must call [`left`](Self::left) when a listener leaves.
     pub(crate) fn listen(&self, name: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
-        // `left` takes the same mutex, so it cannot remove the channel before this listener counts.
+        // `left` takes the same mutex, so it cannot remove the channel before this listener is counted.
         let mut channels = self.0.lock();
         let channel = channels.entry(name.into()).or_insert_with(|| Arc::new(Channel::new(name, true)));
         Subscription::new(Arc::clone(channel), source, waker)

@@ -93,7 +93,7 @@ fn goes_on(key: &[u8], behind: &[u8]) -> String {
 
 impl Directory for EtcdStore {
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
-        // If a request fails, the next call takes another lease, and the lease taken out here ends by itself.
+        // If a request fails, `entry_lease` stays empty: the next call takes a new lease, and this one ends.
         let known = self.entry_lease.lock().take();
         let lease = match known {
             Some(known) if keep_alive(&self.renewals, &[known], deadline)? == [true] => known,

@@ -79,7 +79,7 @@ impl Holds {
         self.entries.retain(|_, entry| !entry.is_over());
     }
 
-    /// The flag by which the hold with this key learns of its early end. `None` at a second call.
+    /// The flag that tells the hold with this key of its early end. `None`: taken before, or not watched.
     pub(super) fn end(&mut self, key: &str) -> Option<Arc<End>> {
         self.entries.get_mut(key)?.made.take()
     }
@@ -137,7 +137,7 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
-        // This deletion is older than the hold's key, so it was of an earlier key of the same name.
+        // This deletion is older than the hold's key, so it deleted an earlier key of the same name.
         assert!(!holds.lose("key", |created| created < 6) && !end.is_gone());
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());

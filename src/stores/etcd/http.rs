@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_head_arriving_bytewise_is_parsed_once_a_line() {
+    fn an_incomplete_http_head_is_parsed_only_at_line_ends() {
         let mut connection = connection(b"\r\n");
         connection.buffer.extend_from_slice(b"one\r\ntwo\r");
         let parses = std::cell::Cell::new(0);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_lease_counts_from_its_last_confirmed_request() {
+    fn an_etcd_lease_runs_from_its_last_confirmed_request() {
         let leases = Leases::default();
         let (asked, earlier) = (Clock::System.now(), Clock::System.now().minus(Duration::from_secs(5)));
         leases.lend(lease(1, 31, earlier));

@@ -110,7 +110,7 @@ impl EtcdStore {
         }
     }
 
-    /// Puts the owner's key: always if the claim waits, otherwise only into an empty queue.
+    /// Puts the owner's key unless it exists; a claim that does not wait puts it only into an empty queue.
     pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
             // A reused lease has ended early, for example after a restore of the cluster's data.

@@ -158,7 +158,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
     }
 }
 
-/// A key may end just before it is found to be the first. Another owner may then have the lock.
+/// A lease may end just before its key is found to be the first. Another owner may then have the lock.
 #[test]
 fn a_waiter_whose_key_ended_rejoins_at_the_end_of_the_queue() {
     let (member, store) = start();
@@ -169,7 +169,7 @@ fn a_waiter_whose_key_ended_rejoins_at_the_end_of_the_queue() {
     {
         let mut member = member.lock();
         member.ended.insert(1);
-        // The key in front has been deleted, and only the waiter's key remains.
+        // The key in front has been deleted. The waiter's key is now the first, but its lease has ended.
         let first = done(false, 8, &[found(&[key_of(&claim, 5, 1)]), found(&[])]);
         member.transactions.extend([first, joined(9, &[])]);
     }

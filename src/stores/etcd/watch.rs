@@ -231,7 +231,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Notes the key of a granted lock. Sends no request; the watch covers the key after `SETTLED`.
+    /// Notes a granted lock's key, if leases may end early. No I/O: the key is watched after `SETTLED`.
     pub(super) fn add_hold(self: &Arc<Self>, key: String, created: i64) {
         let mut state = self.state.lock();
         if !state.own.holds.are_watched {

@@ -133,7 +133,7 @@ impl WatchHub {
         self.own.scope.as_ref().is_some_and(Scope::is_wide)
     }
 
-    /// When the next hold becomes old enough to be watched. `None` if the watch covers all keys already.
+    /// When the next hold becomes old enough to be watched. `None`: none will, or the watch covers all keys.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
         if self.is_wide() { None } else { self.own.holds.next_settles(now) }
     }
@@ -151,7 +151,7 @@ impl WatchHub {
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Watch {
-    /// Registers a waiter: `waker` is woken when the waiter should repeat its attempt.
+    /// Registers a waiter: `waker` is woken when the waiter should repeat its attempt. `None` after shutdown.
     pub(super) fn wait_at(self: &Arc<Self>, key: &str, waker: &Waker) -> Option<Subscription> {
         self.state.lock().waiter(key);
         self.listen(key, waker)
@@ -254,7 +254,7 @@ impl WatchHub {
 }
 
 impl Watch {
-    /// Wakes `waker` when another client waits for a lock that this client caches. Sends nothing.
+    /// Wakes `waker` when another client waits for a lock that this client caches. `None` after shutdown.
     pub(super) fn hear(self: &Arc<Self>, line: KeyLine, waker: &Waker) -> Option<Subscription> {
         let mut state = self.state.lock();
         let source = Arc::clone(self) as Arc<dyn ChannelSource>;

@@ -210,7 +210,7 @@ fn channel(claim: &Claim) -> Option<String> {
     kind.channel(claim)
 }
 
-/// Only reports waiters. No hold is cached, because acquiring again is as cheap in this store.
+/// Only reports waiters. No hold is cached, because in this store acquiring again costs next to nothing.
 impl HoldCaching for MemoryAccess {
     fn caches(&self) -> bool {
         false

@@ -85,7 +85,7 @@ impl Hold {
 }
 
 impl Lock {
-    /// A writer's own read hold lasts at least as long as its write hold, as on Redis.
+    /// Removes what has expired. A writer's own read hold stays while its write hold does, as on Redis.
     pub(super) fn expire(&mut self, now: Moment) {
         let writer = self.holds.iter().find(|hold| hold.mode == Some(Mode::Write) && hold.until > now);
         let writer = writer.map(|hold| hold.owner);

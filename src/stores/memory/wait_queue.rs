@@ -61,7 +61,7 @@ impl<T: Copy + PartialEq> TimedQueue<T> {
         }
     }
 
-    /// Appends waiters, none of which may have a place yet.
+    /// Appends waiters, which must not have a place yet.
     pub(super) fn join(&mut self, all: impl IntoIterator<Item = T>, until: Moment) {
         self.0.extend(all.into_iter().map(|one| (one, until)));
     }

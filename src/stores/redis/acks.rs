@@ -185,7 +185,8 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // TOUCH is sent with its body: after NOSCRIPT it would be sent again, too late for the WAIT below.
+        // WAIT counts only earlier writes of its own connection, and the script TOUCH makes one. It is sent
+        // with its body, because after NOSCRIPT it would be sent again, behind the WAIT.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {

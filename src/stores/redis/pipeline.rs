@@ -127,7 +127,7 @@ impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.agree(expected != new, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
-        // A lost answer counts as refused: a mark may be set twice, and the ring uses only confirmed marks.
+        // A lost answer counts as refused: a mark can be set again, and the ring uses only confirmed marks.
         let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
         named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
     }

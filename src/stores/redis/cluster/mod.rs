@@ -53,7 +53,7 @@ pub(crate) struct ClusterStore {
     command_timeout: Duration,
     notes: bool,
     has_agreed: AtomicBool,
-    /// Set for [`FORMAT_AGAIN`] after the member with the format number did not answer.
+    /// Set for [`FORMAT_AGAIN`] by a request for the format number, so that other threads do not ask too.
     format_is_away: Refused,
     /// The store itself, for functions that run after the caller has returned.
     me: Weak<ClusterStore>,
@@ -100,7 +100,6 @@ impl ClusterStore {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
         }
-        // The try is noted before the request, so that other threads do not ask at the same time.
         self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::MAX_RELOAD));
         match self.ask(action, &key, deadline, |member| {

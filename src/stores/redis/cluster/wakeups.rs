@@ -77,7 +77,7 @@ impl ClusterWakeups {
     }
 
     /// Moves each channel to the member of its slot by the `latest` map. Calls `latest` under the mutex, so
-    /// that no thread uses an older map than the thread before. All waiters of a moved channel ask the store
+    /// that no thread replaces a newer map by an older one. All waiters of a moved channel ask the store
     /// again, now and after the new subscription, because messages sent between the two are lost.
     pub(super) fn follow(
         &self,

@@ -195,7 +195,7 @@ impl Connections {
     }
 
     pub(crate) fn hung_up(&self) -> bool {
-        // Both connections are checked, because each check also clears what it reports.
+        // Both connections are checked, even if the first has ended: each check also drops an ended one.
         let is_shared = self.shared.hung_up();
         // A connection in use is not checked, because the thread that uses it notices its end.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
@@ -255,7 +255,7 @@ impl Connections {
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests over the connection for renewals; if it takes none, over the shared one. Reads
+    /// Sends requests over the connection for renewals, or, if none could be sent, over the shared one. Reads
     /// replies in order, and stops at the first failure: requests sent by then without a reply have an
     /// unknown outcome, later ones are refused.
     pub(crate) fn batch(&self, commands: Vec<Command>, deadline: Moment) -> Vec<Answer<Value>> {

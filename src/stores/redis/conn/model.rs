@@ -51,7 +51,7 @@ struct World {
     hangs_up: bool,
     pipes: Mutex<Vec<Pipe>>,
     servers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The number of outcomes that `post` received; a thread that posts nothing adds one, so three in all.
+    /// How many of the three threads await no outcome of `post`: it has come, or they posted nothing.
     taken: AtomicUsize,
     /// The number of threads whose `ask` has returned.
     ended: AtomicUsize,

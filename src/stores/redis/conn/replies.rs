@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_too_long_reply_is_an_early_error() {
+    fn a_too_long_reply_is_refused_before_its_end() {
         let endless = vec![b'x'; 2 * LONGEST];
         for (begins, most) in
             [("+", LONGEST + 2 * CHUNK), ("*9\r\n+", LONGEST + 2 * CHUNK), ("$1048577\r\n", CHUNK)]
@@ -389,7 +389,7 @@ mod fuzz {
 
     #[test]
     fn splitting_a_reply_does_not_change_its_parsed_value() {
-        // The redis crate may allocate 10 kB for 3 bytes; `each` allows 256 a byte, so bytes count 64-fold.
+        // Three parses may allocate 10 kB for a byte, 40 times what `each` allows, so a byte counts as 64.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_sentinel_epoch_counts_only_with_a_lasting_majority() {
+    fn an_older_sentinel_epoch_needs_a_lasting_majority() {
         let sentinels = sentinels(3);
         let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
         assert!(sentinels.learn(&master(4, "a")));

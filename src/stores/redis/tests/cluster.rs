@@ -160,7 +160,7 @@ fn a_directory_entry_for_a_moving_slot_is_sent_after_asking() {
         lease: Duration::from_secs(30),
         is_awaited: false,
     };
-    // Before the first write, the ASKING may be that of a request for the format number, so two are made.
+    // The first write's ASKING may be that of a request for the format number, so the test makes two writes.
     let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
     eventually(|| {
         store.poll_completions();
@@ -318,7 +318,7 @@ fn requiring_sharded_channels_is_an_error_on_servers_without_them() {
 }
 
 #[test]
-fn a_hanging_host_look_up_respects_the_deadline() {
+fn a_hanging_host_look_up_fails_the_attempt_in_time() {
     for redirect in ["MOVED", "ASK"] {
         let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
         let (_never, nothing) = bounded::<()>(0);

@@ -65,7 +65,7 @@ fn an_unanswered_inspection_is_known_to_change_nothing() {
 }
 
 #[test]
-fn an_attempt_ends_by_its_deadline() {
+fn an_attempt_returns_by_its_deadline() {
     let fake = Fake::start(|_| Act::Nothing);
     let store = open(&ServerOptions { command_timeout: Duration::from_secs(30), ..fake.options() });
     let before = Clock::System.now();
@@ -210,7 +210,7 @@ fn unawaited_releases_send_scripts_that_the_server_lacks() {
         store.attempt(&me, 1, soon()).granted();
         assert!(is_freed());
     }
-    // A renewal gets NOSCRIPT on its own connection. The next release, on the other connection, must then
+    // A renewal gets NOSCRIPT on its own connection. The next release, on the shared connection, must then
     // send the script's body.
     store.attempt(&me, 1, soon()).granted();
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
@@ -289,7 +289,7 @@ fn renewals_continue_while_calls_use_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // Two is the pool's minimum: the dialogs use both, and no shared connection is open for the renewal.
+    // A pool has at least two connections. The dialogs use both, so the renewal finds no shared one open.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
             let another = connections.dialog(Clock::System.now(), |_third| Ok(()));
@@ -404,7 +404,7 @@ fn database_and_client_name_are_set_on_every_connection() {
 }
 
 #[test]
-fn locks_and_wake_ups_work_over_tcp() {
+fn over_tcp_a_release_wakes_a_listener() {
     let (server, port) = Server::start_on_port("--port", &[]);
     let store = open(&ServerOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -436,7 +436,7 @@ fn connecting_is_repeated_until_a_master_answers() {
 }
 
 #[test]
-fn without_hello_only_an_old_version_counts_as_too_old() {
+fn without_hello_only_old_versions_are_reported_as_too_old() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",

@@ -68,7 +68,7 @@ pub(super) fn are_over(server: &Server) -> bool {
     server.number(&["ZCOUNT", OUT, &now_ms(server).to_string(), "+inf"]) == 0
 }
 
-/// The waiter's score in the sorted set `key` is a time: the milliseconds until then, by the server's clock.
+/// The waiter's score in the sorted set `key` is a time of the server. Returns the milliseconds until then.
 pub(super) fn time_left(server: &Server, key: &str, owner: Owner) -> i64 {
     server.number(&["ZSCORE", key, &owner.to_string()]) - now_ms(server)
 }
@@ -432,7 +432,7 @@ fn with_writers_first_a_waiting_writer_goes_before_readers() {
     }
     let heedless = take(&store, of(Kind::Read));
     freed(&store, &heedless);
-    // A waiting writer that has died does not count.
+    // A waiting writer that has died holds no reader back.
     server.run(&["ZADD", WRITERS, "1", &writer.owner.to_string()]);
     store.attempt(&late, 1, soon()).granted();
     freed(&store, &late);

@@ -20,12 +20,12 @@ fn permits_are_taken_and_returned_once_per_request() {
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
-    // After a clean-up, a late copy of the attempt is not granted.
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
         assert_eq!(permits(), 3);
     }
     assert_eq!(messages.payloads(), ["3"]);
+    // After the clean-up, a late copy of the attempt is not granted.
     busy(&store, &me);
     let never = of(Kind::Semaphore);
     for _ in 0..2 {
@@ -34,7 +34,7 @@ fn permits_are_taken_and_returned_once_per_request() {
     busy(&store, &never);
     assert_eq!(permits(), 3);
     assert!(server.number(&["PTTL", &command(&never)]) > 590_000);
-    // A release may be repeated long after the record of the grant was deleted, and must still count once.
+    // A release that is repeated long after the grant's record was deleted must still return one permit only.
     let you = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     server.run(&["DEL", &command(&you)]);
     for _ in 0..2 {

@@ -96,7 +96,7 @@ fn a_grant_whose_server_loses_the_slot_has_unknown_outcome() {
 
 /// After a failover, the connection may lead to a server that never had the grant.
 #[test]
-fn an_acknowledgement_counts_only_if_the_server_has_the_grant() {
+fn an_acknowledgement_is_ignored_if_the_server_lacks_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
         let (_fake, store, script) = scripted(&[
             ("eval", GRANTED),

@@ -208,7 +208,7 @@ fn an_unusable_token_counter_fails_the_acquire_before_any_write() {
 }
 
 #[test]
-fn a_hash_of_another_program_is_busy_and_stays_unchanged() {
+fn a_hash_of_another_program_stays_and_blocks_the_lock() {
     let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     server.run(&["HSET", "lk", "mode", "read", "other:1", "abc"]);

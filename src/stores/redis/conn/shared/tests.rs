@@ -279,7 +279,7 @@ fn a_sender_writes_when_too_many_requests_are_unsent() {
 }
 
 #[test]
-fn queued_requests_are_written_before_replies_are_handled() {
+fn queued_requests_are_written_before_replies_are_passed_on() {
     let (shared, pool) = (Arc::new(SharedConnection::new()), pool());
     let (_one, mut server) = first(&shared, &pool);
     let (told, is_told) = bounded(1);
@@ -317,14 +317,14 @@ fn answered_in_time(
 }
 
 #[test]
-fn a_timely_reply_counts_even_if_read_late() {
+fn a_timely_reply_is_returned_even_if_read_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (reply, _server) = answered_in_time(&shared, &pool, None);
     assert_eq!(shared.wait(&reply).unwrap(), Value::Int(1));
 }
 
 #[test]
-fn a_timely_unawaited_reply_counts_even_if_read_late() {
+fn a_timely_unawaited_reply_is_delivered_even_if_read_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (told, is_told) = bounded(1);
     let take = Box::new(move |outcome: Answer<Value>| told.send(outcome).unwrap());
