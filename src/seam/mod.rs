@@ -89,7 +89,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     }
 
     /// Moves the lock from `from` to `to`, with count one, in one step. The request has been sent on return.
-    /// Notifies no waiter. `None`: the store cannot do this.
+    /// Notifies no waiter. `None`: the store cannot do this, or could send nothing.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let _ = (from, to, deadline);
         None
@@ -121,8 +121,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "count", words)))
     }
 
-    /// Wakes `waker` at each message for a waiter with this claim, until the result is dropped. `None`: the
-    /// store sends no such messages. Does not wait for the store.
+    /// Wakes `waker` at each message for a waiter with this claim, until the result is dropped. `None`: no
+    /// messages will come, so the waiter polls. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// The number of messages so far for a waiter with this claim; `None` without a confirmed subscription.

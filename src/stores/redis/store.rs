@@ -40,7 +40,7 @@ pub(crate) struct RedisStore {
     /// Whether one script may use the keys of several locks, which is impossible in a cluster.
     pub(super) has_all_keys: bool,
     may_store_format: bool,
-    /// Whether the server had a format number at the first request. Empty before that.
+    /// Whether the server had a format number after the first request for it. Empty before that.
     had_format: OnceLock<bool>,
     /// The error of the last write of this client's directory entry, if the writer did not wait for it.
     pub(super) failed_entry: Arc<Mutex<Option<Error>>>,
