@@ -35,7 +35,7 @@ macro_rules! client_options {
                     "LEASEHOLD_RETRY_TIMEOUT" retry_timeout(time) "10s";
                 key_prefix: String = String::new(), "LEASEHOLD_KEY_PREFIX" key_prefix(text) "shop:";
                 map_names: Option<NameMapper> = None;
-                /// Database, table, and URLs without credentials: multi-locks order equal keys by this text.
+                /// Database, table, URLs without credentials: multi-locks order clients' equal keys by it.
                 place: String = String::new();
                 /// The kind of store, as [`Health`](crate::Health) names it.
                 store: &'static str = "";
@@ -73,7 +73,7 @@ macro_rules! client_options {
                 /// The allowed hosts and the state of host look-ups, shared by all connections of the client.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may store its lock format's number; `directory()` sets this too.
+                /// Whether the client may store its lock format's version; `directory(false)` forbids it.
                 notes: bool = true;
             }
             /// The servers of a Redlock, and the time-out of a request to one of them.

@@ -51,7 +51,7 @@ impl ReplicaRule {
         command_timeout: Duration,
         has_replicas: bool,
     ) -> Option<Copies> {
-        // `within` is shorter than the command time-out, so that WAIT answers before the request ends.
+        // `within` is shorter than the command time-out, so that WAIT answers before it times out.
         let limit = if durable.is_some() { DURABLE_WITHIN } else { WITHIN };
         let within = limit.min(command_timeout.mul_f64(2.0 / 3.0));
         match self {

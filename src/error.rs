@@ -337,7 +337,7 @@ impl Error {
     }
 }
 
-/// Cuts a name, of up to 64 KiB, so that an error's text stays readable.
+/// Shortens a name, which may have 64 KiB, so that an error's text stays readable.
 fn shortened(name: &str) -> String {
     const MOST: usize = 200;
     if name.chars().count() <= MOST {

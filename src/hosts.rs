@@ -154,8 +154,8 @@ impl Lifetime {
 /// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How slow the network is: how often 10 ms must double to cover two round trips and the 8 ms until a
-/// notified thread runs. For this time the wait queue reserves a lock for the notified client.
+/// How slow the network is: `10 ms << link` covers two round trips, and the 8 ms until a notified thread
+/// runs. For that time the wait queue reserves a lock for the notified client.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_address_is_tried_last_next_time() {
+    fn the_next_connect_tries_a_silent_address_last() {
         let listener = TcpListener::bind(address(3)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut dead = address(2);

@@ -358,7 +358,7 @@ mod tests {
         }
         let (sender, asked) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // `LAST` is destroyed after the marker, which is made later, so `Asks::drop` finds no marker.
+            // What is made later is destroyed earlier: the marker before `LAST`, so `Asks::drop` finds none.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
             ThreadMarker::current().id()
         });
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_an_owner_number_twice_gives_one_new_number() {
+    fn retiring_an_owner_number_twice_gives_one_new_number() {
         let mark = ThreadMarker::new();
         let (id, old) = (mark.id(), mark.number());
         mark.retire(old);

@@ -50,8 +50,8 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
     }
 
     /// The answer about `key`. Reuses an answer younger than `fresh.0`, or a failure younger than `fresh.1`;
-    /// otherwise waits for a new answer (if `fresh.0` is zero, to a question asked after this call began).
-    /// Half-way to `deadline`, returns the last answer, however old. `None`: no answer came by `deadline`.
+    /// otherwise waits for a new answer. If `fresh.0` is zero, its question must begin after this call.
+    /// Half-way to `deadline`, returns the last answer unless it is a failure. `None`: none by `deadline`.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,

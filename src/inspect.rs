@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inspected_semaphore_prints_free_and_granted_permits() {
+    fn inspection_text_of_a_semaphore_shows_free_and_granted_permits() {
         let mut seen = Inspection::new("slots", ObjectKind::ExpirableSemaphore);
         (seen.count, seen.permits_out) = (Some(2), 1);
         let id = "ab".repeat(16);

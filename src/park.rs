@@ -59,7 +59,7 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
     while !is_over() {
         manual.service(id, Some(until));
-        // The clock may have moved, or the client ended, before the registration; only later events wake.
+        // If the clock moved, or the client ended, before the registration, nothing would end the sleep.
         if !is_over() {
             waker.sleep(None);
         }

@@ -47,7 +47,7 @@ impl Secrets {
 }
 
 impl ServerOptions {
-    /// The files that count as secrets: the certificate and its key, the trusted authorities, and URLs.
+    /// The files with secrets: the certificate, its key, the trusted authorities, and the file of URLs.
     fn secret_files(&self) -> impl Iterator<Item = PathBuf> {
         let (_, query) = self.url.split_once('?').unwrap_or_default();
         let named = query.split('&').filter_map(|pair| pair.split_once('='));

@@ -151,8 +151,8 @@ pub(crate) fn window(lease: Duration) -> Duration {
 
 /// A clock that stands still until a test moves it.
 ///
-/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving the clock runs whatever falls due on the way,
-/// always in the same order: renewals, expiries, ends of waits. An hour takes microseconds.
+/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving the clock runs whatever falls due on the way
+/// (renewals, expiries, ends of waits), always in the same order. An hour takes microseconds.
 ///
 /// # Examples
 /// ```

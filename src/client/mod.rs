@@ -260,8 +260,8 @@ impl LockClient {
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].
     ///
-    /// No I/O; a bad name (empty, over 64 KiB, or in the form of a second key that a lock has in the store)
-    /// is an error at first use.
+    /// No I/O. A bad name is an error at first use: if it is empty, over 64 KiB, or looks like a key that the
+    /// store has beside another lock's own, such as that of a queue.
     pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }

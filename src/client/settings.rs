@@ -45,7 +45,7 @@ pub struct Settings {
 
 debug_fields!(Settings, |_|);
 
-/// User and password, from the provider if there is one.
+/// User and password: the provider's, or if there is none or it fails, those of the options.
 impl From<Settings> for (Option<String>, Option<String>) {
     fn from(given: Settings) -> (Option<String>, Option<String>) {
         match given.credentials.and_then(|provider| provider("").ok()) {

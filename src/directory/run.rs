@@ -1,5 +1,5 @@
 //! Directory entries under derived ids that belong to no client: the record of a job's last run, and the
-//! thread that waits on behalf of another process's hold.
+//! waiting thread of a process that works under another process's hold (see [`id_under`]).
 //!
 //! As entries they need no other table or key, and no further rights. Lists of clients skip them, because
 //! they have no `lease_ms`.
@@ -34,8 +34,8 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which the job ran. While this owner holds the lock, the job is over and kept from
-    /// running again; another holder means that the job is running.
+    /// The owner under which the job ran. If this owner still holds the lock, the job is over, and its
+    /// `at_least` is not, so no run can begin. If another owner holds the lock, the job is running.
     pub owner: String,
     /// The exit code of the job; 0 is a success.
     pub exit_code: u8,
@@ -86,7 +86,7 @@ impl LastRun {
     }
 }
 
-/// The id of the entry of the thread that waits on behalf of another process's hold.
+/// The id of the entry for the waiting thread of a process that works under the hold of `owner`.
 ///
 /// The program `leasehold run` keeps its lock while its command waits for another lock, as a different
 /// client. The command's client learns the program's owner from `LEASEHOLD_UNDER` and writes this entry,
@@ -103,7 +103,7 @@ pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> Stri
     lines.into_text()
 }
 
-/// The waiting client and its thread. `None` if the entry belongs to a different owner.
+/// The waiting client and its thread. `None` if the entry is malformed or of a different owner.
 pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
     let entry = Fields::of(text);
     let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_on_behalf_of_a_hold_is_no_client_entry() {
+    fn an_under_entry_is_not_read_as_a_client() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written_under(one, waiter, 3);

@@ -27,7 +27,7 @@ const MOST_PAGES: usize = 400;
 const MOST_WAITERS: usize = 100;
 
 impl Core {
-    /// Whether the entry is due; the next one is then due in a third of the lease.
+    /// Whether the entry is due. If so, makes the next one due in three tenths of the lease.
     pub(crate) fn take_due_entry(&self, now: Moment) -> bool {
         let (lease, is_due) = (self.options.lease, self.announcer.is_due(now));
         if is_due {

@@ -521,7 +521,7 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
 
 /// Time stands still: moving it would wake all threads, also one whose wake-up was lost.
 #[test]
-fn nobody_sleeps_through_a_release_of_another_process() {
+fn nobody_sleeps_through_a_release_by_another_process() {
     check(|| processes(2, 1, false));
     // In the later cycles a subscription may stand already, so the waiter only compares message counts.
     check(|| processes(1, 3, false));

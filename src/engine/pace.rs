@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_ups_sent_in_one_command_count_as_one() {
+    fn clean_ups_in_one_command_share_the_budget_of_one() {
         let (mut pace, now) = (Budget::default(), ManualClock::new().now());
         assert_eq!((0..).take_while(|_| pace.take(CLEANUP / 100, CLEANUPS_AHEAD, now)).count(), 2_500);
     }

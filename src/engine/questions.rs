@@ -20,8 +20,8 @@ use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapsho
 use crate::time::Moment;
 
 impl Engine {
-    /// Reads or changes a count, such as a semaphore's permits. Repeats a failed request; the store makes
-    /// each change only once.
+    /// Reads or changes a count, such as a semaphore's permits; `None`: it does not exist. Repeats a failed
+    /// request; the store makes each change only once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;

@@ -65,7 +65,7 @@ impl Registry {
         }
     }
 
-    /// Keeps what the local lock knows for a while: a program may make a new lock value for each use.
+    /// Keeps the local lock, and what it knows, for a while: a program may make a lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         let kept = (now.plus(REMEMBERED), Arc::clone(local));
         self.remembered.lock().insert(local.key.clone(), kept);
@@ -125,7 +125,7 @@ impl Registry {
         self.remove_ended(hold, None);
     }
 
-    /// Removes a hold. `released`: whom the store notified when it freed the lock, and when it did.
+    /// Removes a hold. `released`: whom the store notified when it freed the lock, and when; `None`: unknown.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local.state();
         let taken = state.remove(hold.serial, released);

@@ -128,7 +128,7 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // The most urgent ones may all be for a dead server, so up to half of the batch never failed.
+            // All urgent ones may be for a dead server, so half of the batch is for those that never failed.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));

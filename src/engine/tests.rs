@@ -1,4 +1,4 @@
-//! The engine, on a store whose answers a test scripts.
+//! Tests of the engine on a store whose answers each test prescribes.
 
 mod answers;
 mod cached;
@@ -254,8 +254,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `meanwhile` while a waiter on another thread reads that the hand-off to it was refused. Then that
-/// waiter acquires the lock too. The lock must be released by a plain request, without the watchdog.
+/// Drops a guard whose hand-off to a waiter is refused, and runs `meanwhile` while the waiter reads that.
+/// Then a plain request, not the watchdog, must release the guard's hold, and the waiter gets the lock.
 fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
     let (reads, reading, go_on) = gate();
     let (store, engine, name) = running(notifying());
@@ -335,7 +335,7 @@ fn fair_locks_send_no_attempt_while_a_hand_off_fails() {
 }
 
 #[test]
-fn unanswered_add_permits_is_repeated_while_the_store_recognises_it() {
+fn unanswered_add_permits_is_repeated_while_the_store_remembers_it() {
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
     let (store, clock, engine, name) = standing_with(options, scripted());

@@ -47,8 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles what is due, checks connections, and returns when to continue. `woken_for`, the time that a
-    /// hold asked for, is kept even if the hold has ended: the next short hold need not wake the timer then.
+    /// Handles what is due, checks connections, and returns when to continue: at the latest at `woken_for`,
+    /// the time that a hold asked for. If that hold has ended, the next short hold need not wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let (mut holds, now) = (self.core.registry.holds(), self.core.clock.now());

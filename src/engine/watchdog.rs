@@ -23,8 +23,8 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// An unsent clean-up is kept for this long after its beginning `from`, even if its end `until` has passed:
-/// for an expired hold both are the same moment.
+/// A clean-up that could not be sent is kept for this long after its `from`, even if its `until` has passed:
+/// for an expired hold `from` and `until` are the same moment.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has
@@ -61,8 +61,8 @@ struct Round {
 impl Round {
     /// Sends a batch of renewals if any are due, else does all other work that is due. Returns when to go on.
     fn round(&mut self) -> Moment {
-        // Read before the inbox is emptied, because `next_renewal` must also count a renewal that the timer
-        // moves to the inbox later.
+        // Read before the inbox is emptied. Otherwise a renewal that the timer moves to the inbox in between
+        // would be in neither, and a clean-up could delay it.
         let next_renewal = self.core.registry.first_check();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();

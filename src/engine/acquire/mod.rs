@@ -77,8 +77,8 @@ impl Engine {
         Ok(granted)
     }
 
-    /// Why the call would wait for its own thread, if it would. `owner`: the owner in the call's claim, once
-    /// that is made. A thread that writes can read only under the owner of its write hold.
+    /// Why the call would wait for its own thread, if it would. `owner`: the owner in the call's claim;
+    /// `None` before that is made. A read waits for its thread's write hold if their owners differ.
     fn own_hold_in_the_way(
         &self,
         call: &AcquireCall<'_>,
@@ -129,7 +129,7 @@ impl Engine {
         if config.cached {
             self.can_cache(call)?;
         }
-        // A call with a `number` is a condition's, and has joined a queue, which only its `Waiting` leaves.
+        // A condition's call, with a `number`, goes on: it is in a queue, which only its `Waiting` leaves.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call.action));
         }

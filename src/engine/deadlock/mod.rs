@@ -96,8 +96,8 @@ impl Finder {
             return due;
         }
         core.finder_due.store(u64::MAX, Ordering::SeqCst);
-        // The clock is read after `finder_due` was reset. So this round sees the wait or the due entry for
-        // which an earlier caller of `Core::find_by` had set `finder_due`.
+        // The reset may discard a time that `Core::find_by` has just set. The clock is read after it, so this
+        // round sees the wait, or the due entry, for which that time was set.
         let now = core.clock.now();
         let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);

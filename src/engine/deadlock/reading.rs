@@ -225,7 +225,7 @@ pub(super) fn kind_of(label: &str) -> Option<Kind> {
     kinds.into_iter().find(|kind| kind.label() == label)
 }
 
-/// The wait that `one` of a client's entry publishes; `None`: `one` is a hold, or an unpublished wait.
+/// The wait that `one` of a client's entry publishes. `None`: a hold, an unpublished wait, an unknown kind.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
     let record = one.published.clone().filter(|_| one.is_waiting)?;
     let (thread, kind) = (Thread { client, id: one.by? }, kind_of(&record.kind)?);

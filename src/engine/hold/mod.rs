@@ -89,7 +89,7 @@ pub(crate) struct Hold {
     /// Whether `unlock` has ended a level that has a guard; see `has_ended`.
     has_spent_guard: AtomicBool,
     pub(super) listeners: Listeners,
-    /// Whether the hold learns of waiters, by a mark in the store: see `engine/contended.rs`.
+    /// Whether the program asked to learn of waiters of this hold (`on_contended`, `is_contended`).
     pub(crate) hears: AtomicBool,
 }
 

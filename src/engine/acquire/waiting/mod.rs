@@ -53,7 +53,7 @@ pub(crate) struct Waiting<'a> {
     listening: Listening,
     release_watch: Listening,
     watch_releases_at: Option<Moment>,
-    /// The waiter goes on sleeping until this moment, unless something wakes it.
+    /// After a wake-up that needs no attempt, the waiter sleeps on until this moment.
     sleep_on: Option<Moment>,
     /// When the waiter attempts even if a thread of this process still has a hold.
     next_poll: Option<Moment>,
@@ -184,14 +184,14 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // Waiters that spin, or that each ask for a count, queue apart: others must not wait for them.
+            // Waiters that spin, or all attempt at a counter, queue apart: others must not wait for them.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             if !place.is_head() {
                 self.wait_mode.become_in_doubt(); // the head may have put the client into the wait queue
             }
-            // A client sends no recall to itself, so the waiter, having joined, releases a hold cached until
-            // a recall. Pairs with `Machine::cache`, which caches until a recall only if no thread waits.
+            // A client sends no recall to itself, so the waiter, once in the queue, has the cached hold
+            // released. Pairs with `Machine::cache`, which caches until a recall only if no thread waits.
             let is_idle = call.local.state().is_idle();
             if is_idle {
                 engine.core.release_cached(call.local, None);

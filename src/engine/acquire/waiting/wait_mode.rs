@@ -211,7 +211,7 @@ mod listening_tests {
     }
 
     #[test]
-    fn a_waiter_takes_each_received_message_once() {
+    fn a_waiter_notices_each_received_message_once() {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening::default();
         assert!(listening.note_heard().is_none(), "the waiter does not listen yet");
