@@ -109,8 +109,8 @@ impl Rounds {
         Rounds { deadline, limit: FIRST_LIMIT.0, begun: None }
     }
 
-    /// The time for each address in the next round. `None`: no time is left, or no address was silent, so
-    /// that another round is useless.
+    /// The time for each address in the next round. `None`: no time is left, or no address was silent in
+    /// the last round, so that another is useless.
     pub(crate) fn next_limit(&mut self) -> Option<Duration> {
         let now = Clock::System.now();
         if let Some(begun) = self.begun.replace(now) {

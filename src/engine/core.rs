@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Makes the watchdog run `Finder::round` at `moment`, for the client's entry and deadlocks. The caller
-    /// joins a local queue, or changes the entry's due time, before this call, so that the round notices it.
+    /// joins a local queue, or changes the entry's due time, before this call, so that the round sees that.
     pub(crate) fn find_by(&self, moment: Moment) {
         if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
             self.watchdog.run_by(moment);
@@ -182,8 +182,8 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// Handles the answer to a renewal that was sent at `sent`. Returns whether the store no longer has the
-    /// hold, and no loss was known before.
+    /// Handles the answer to a renewal that was sent at `sent`. Returns whether this answer is the first to
+    /// show that the hold is lost in the store; `false` also if its release has begun.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, claim: &Claim, sent: Moment, is_held: bool) -> bool {
         // The hold may have ended meanwhile. A server of a Redlock that received the renewal after the
         // release has restored the hold, so the Redlock must remove it there again.

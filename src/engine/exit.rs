@@ -35,8 +35,8 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// Called by a thread that makes a client. Creates the thread's `End`; that of the main thread, when dropped,
-/// releases all cached holds.
+/// Called by a thread that makes a client. Creates the thread's `End`. When the `End` of the main thread is
+/// dropped, it releases all cached holds.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
