@@ -282,7 +282,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         !own.is_over(now) && !self.retired.has_lately(own.number)
     }
 
-    /// Enters a grant that [counts](Self::counts). Removes and returns the lost holds of the same thread.
+    /// Enters a grant that [counts](Self::counts). Removes and returns the thread's earlier holds, now over.
     pub(crate) fn enter(&mut self, own: HoldState<H>) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {

@@ -5,7 +5,7 @@ use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::lock::Next;
 
 #[test]
-fn a_lost_release_answer_means_success_only_within_the_lease() {
+fn an_unanswered_release_counts_as_done_only_within_the_lease() {
     let lease = Duration::from_secs(10);
     let (store, clock, engine, name) = standing(scripted());
     for takes in [Duration::ZERO, lease] {
@@ -461,7 +461,7 @@ fn the_lease_of_a_multi_lock_starts_at_the_request() {
 
 /// While the waiter lets others go first after its own release, its time runs out.
 #[test]
-fn an_overdue_wait_still_makes_one_attempt() {
+fn a_waiter_out_of_time_still_makes_one_attempt() {
     let (store, clock, engine, name) = standing(notifying());
     let mine = acquire_as(Kind::Write, &engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     release(&engine, &mine).unwrap();

@@ -167,7 +167,7 @@ fn a_lock_is_forgotten_one_second_after_its_last_use() {
 }
 
 #[test]
-fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
+fn a_cache_check_notices_lost_holds_and_releases_wanted_ones() {
     let client = CachingClient::begin();
     let used = client.used(&named("a"));
     client.store.forget();

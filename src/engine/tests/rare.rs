@@ -419,7 +419,7 @@ fn writers_first_keeps_readers_out_of_the_store_queue() {
 
 /// The clock stands still, so only the session's message can make the timer check the hold.
 #[test]
-fn an_ended_session_ends_its_holds_at_once() {
+fn holds_are_lost_as_soon_as_their_session_ends() {
     let session = Arc::new(SessionEnd(AtomicU64::new(u64::MAX)));
     let bound: Arc<dyn Bound> = Arc::clone(&session) as _;
     let (store, clock, engine, name) =
