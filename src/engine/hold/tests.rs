@@ -387,7 +387,7 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
 }
 
 #[test]
-fn a_request_in_doubt_prevents_caching_until_a_recall() {
+fn a_recallable_hold_with_a_request_in_doubt_is_not_cached() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is under way concerns no other hold");

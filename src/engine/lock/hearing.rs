@@ -72,7 +72,7 @@ impl Hears {
     }
 
     pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
-        // The first check sets a mark, and a waiter's recall removes it, so without it somebody waits.
+        // The first check sets a mark, and a waiter's recall removes it: later its absence means a waiter.
         if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
             self.wanted_until = now.plus(COUNTS_FOR);
             self.is_wanted = true;
