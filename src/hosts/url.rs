@@ -102,7 +102,7 @@ impl HostList<'_> {
     }
 }
 
-/// One `host[:port]`, with an IPv6 address in brackets. `is_sure`: the host cannot be a part of a password.
+/// Reads `host[:port]`, an IPv6 address in brackets; `None`: malformed. `is_sure`: no part of a password.
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     let (host, said) = match text.strip_prefix('[') {

@@ -41,8 +41,8 @@ macro_rules! parts {
 }
 
 parts! {
-    /// The channel of a lock's waiters. The colon after this text is left out, so that names that look like
-    /// channels of Redisson before 2.7.0 (two underscores instead of the colon) are refused too.
+    /// The channel of a lock's waiters, without its colon, so that names like the channels of Redisson before
+    /// 2.7.0, which have two underscores in its place, are refused too.
     LockChannel = Before("redisson_lock__channel"),
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.

@@ -58,7 +58,7 @@ impl Semaphore {
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
-    /// Acquires `permits` permits if they are available now.
+    /// Acquires `permits` permits if they are available now; otherwise returns `None`.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without a retry.
@@ -66,7 +66,7 @@ impl Semaphore {
         self.take("try_acquire", permits, &AcquireOptions::once())
     }
 
-    /// Acquires `permits` permits, waiting at most `wait`, and one command time-out more.
+    /// Acquires `permits` permits, waiting at most `wait`, and one command time-out more; otherwise `None`.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
@@ -163,7 +163,7 @@ impl ExpirableSemaphore {
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
-    /// Acquires a permit if one is available now.
+    /// Acquires a permit if one is available now; otherwise returns `None`.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without a retry.
@@ -171,7 +171,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire", 1, &AcquireOptions::once())
     }
 
-    /// Acquires a permit, waiting at most `wait`, and one command time-out more.
+    /// Acquires a permit, waiting at most `wait`, and one command time-out more; otherwise `None`.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.

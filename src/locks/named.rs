@@ -247,7 +247,7 @@ impl RedisLock {
     pub(crate) fn derived(&self, kind: Kind, given: &str) -> Result<Arc<LockName>> {
         let lock = self.checked("condition")?;
         Error::require("condition", !given.is_empty(), || "the name is empty")?;
-        // The length keeps keys apart: without it two pairs of lock and name could have the same key.
+        // The length keeps keys apart: without it two pairs of lock and condition could have the same key.
         let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
         self.engine.store.check_name(kind, &name)?;
         Ok(Arc::new(name))

@@ -3,7 +3,7 @@
 use crate::observe::Observer;
 use crate::observe::event::{Event, GaveUpReason};
 
-/// Writes events as log lines, at the levels that the crate's page lists. No line has a URL or a password.
+/// Writes events as log lines, at the levels that `lib.rs` lists. No line has a URL or a password.
 pub(crate) struct Logging;
 
 /// Writes a line about a lock: the lock's name and kind, then the event's fields.

@@ -52,8 +52,8 @@ struct DroppableReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// From this many queued `WakeupsDown` and `WakeupsUp` on, a new event is not added but removes the last one,
-/// if that is its opposite.
+/// From this many queued `WakeupsDown` and `WakeupsUp` on, a new event and its opposite at the queue's end
+/// cancel each other.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;

@@ -132,7 +132,7 @@ pub(crate) trait Majority: Send + Sync {
     fn ended_meanwhile(&self, claim: &Claim);
 
     /// How long a waiter that was granted the lock by too few servers must not ask again, even if messages
-    /// arrive, so that other clients get the lock. Calls that make only one attempt are not delayed.
+    /// arrive, so that other clients get the lock. `None`: no pause, as for calls that make only one attempt.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
     /// Whether several owners each hold the lock on some servers, and none on a majority. All of them were
@@ -193,6 +193,7 @@ pub(crate) trait HoldCaching: Send + Sync {
     }
 
     /// Wakes `waker` when other clients want this lock, which this client caches or [`hears`](Claim::hears).
+    /// `None`: the store cannot listen, or has stopped.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// Asks for each claim whether other clients want the lock; one answer per claim, in order. For a claim

@@ -298,7 +298,7 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends channels that had no listener for `linger`; at once those that are refused or do not linger.
+    /// Ends channels without listeners: after `linger`, or at once if they are refused or do not linger.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();

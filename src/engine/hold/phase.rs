@@ -33,12 +33,12 @@ const LOSSES: [LossReason; 4] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Held,
-    /// Held until this moment, but the last renewal failed or is late.
+    /// Held, but the last renewal failed or is late, so the hold may end at this moment.
     AtRisk(Moment),
     Lost(LossReason),
 }
 
-/// A flag beside the phase: no thread uses the hold, because it is cached, or was when its end began.
+/// A flag beside the phase: the hold is cached, or was cached when its release or loss began.
 const UNUSED: u8 = 0x10;
 
 /// A hold's phase, with the flag `UNUSED`. `LIVE` at first.

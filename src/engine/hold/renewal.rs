@@ -52,8 +52,8 @@ impl State {
         Some(Claim { lease, ..hold.claim.clone() })
     }
 
-    /// When a third of a renewed lease is over. Computed from the window's end, which the confirmation of a
-    /// level with a shorter lease does not move.
+    /// When a third of a renewed lease is over. Computed from the window's end, so that a re-entry with a
+    /// shorter lease does not postpone the renewal.
     pub(crate) fn due(&self) -> Moment {
         let lease = self.hold.renewed_lease();
         let kept_until = self.kept_alive_at.plus(renewal_period(lease));
@@ -64,7 +64,7 @@ impl State {
         if self.hold.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
 
-    /// How long ago the hold's renewal was due; zero if the client does not renew the hold.
+    /// How long the hold's renewal has been due; zero if none is due.
     pub(crate) fn overdue(&self, now: Moment) -> Duration {
         if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO }
     }

@@ -130,7 +130,7 @@ fn unlock_caches_only_if_the_last_acquire_asked_for_it() {
 }
 
 #[test]
-fn a_late_confirmed_renewal_does_not_save_the_hold() {
+fn a_renewal_confirmed_after_the_window_does_not_save_the_hold() {
     let clock = ManualClock::new();
     let hold = hold(Lease::Fixed(LEASE), clock.now());
     clock.advance(LEASE * 99 / 100);
@@ -197,7 +197,7 @@ fn a_release_during_a_renewal_changes_the_owner_number() {
     assert_eq!(mark.number(), number);
 }
 
-/// Each loss but a shutdown's retires the number, also an expiry that a check of the clock found.
+/// Each loss but a shutdown's retires the number, even an expiry that only `is_live` notices.
 #[test]
 fn a_lost_hold_gives_its_thread_a_new_owner_number() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
@@ -266,7 +266,7 @@ fn explicit_leases_are_renewed_until_a_multi_lock_is_acquired() {
 
 /// If the time to end a level grew with the number of levels, this would take many minutes.
 #[test]
-fn many_reentries_end_quickly_in_either_order() {
+fn releasing_many_levels_is_quick_in_either_order() {
     const LEVELS: usize = 200_000;
     let deadline = Clock::System.after(LEASE);
     let hold = hold(Lease::Renewed, ManualClock::new().now());
@@ -338,7 +338,7 @@ fn a_read_hold_with_an_explicit_lease_is_renewed_only_up_to_its_end() {
 }
 
 #[test]
-fn a_loss_channel_opened_after_the_release_is_closed() {
+fn a_loss_channel_opened_on_a_released_hold_is_disconnected() {
     let start = ManualClock::new().now();
     let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
     let before = hold.loss_channel();
@@ -387,7 +387,7 @@ fn a_hold_with_listeners_or_unanswered_requests_is_not_cached() {
 }
 
 #[test]
-fn cached_locks_cache_no_hold_with_a_request_in_doubt() {
+fn a_recallable_hold_with_a_request_in_doubt_is_not_cached() {
     let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is under way concerns no other hold");

@@ -135,8 +135,8 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
-    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two came
-    /// quickly.
+    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two recalls
+    /// within `SOON` have paused caching.
     pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
         let is_paused = self.recalled.is_some_and(|(last, soon)| soon && at.now.since(last) < PAUSE);
         at.recalls.filter(|_| !is_paused)
@@ -198,8 +198,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// Reuses a cached hold, and returns the new level; `None`: the hold must be released. A time slice goes
-    /// on even if others want the lock. `caches`: the call may cache the hold until a recall. `may_use`
-    /// decides whether the call can use the hold; its flag says that the hold is cached until a recall.
+    /// on even if others want the lock. `caches`: the call may cache the hold until a recall.
+    /// `may_use(hold, is_cached_until_recall)`: whether the call can use the hold.
     pub(super) fn reuse(
         &mut self,
         serial: u64,

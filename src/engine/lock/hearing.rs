@@ -72,7 +72,7 @@ impl Hears {
     }
 
     pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
-        // The first check sets a mark in the store, which a waiter removes when it sends a recall.
+        // The first check sets a mark, and a waiter's recall removes it: later its absence means a waiter.
         if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
             self.wanted_until = now.plus(COUNTS_FOR);
             self.is_wanted = true;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::engine::lock::caching::RULES;
 
-    /// A hold that hears from the beginning, and the recalls that its client received.
+    /// The state of a hold that hears, and how many recalls its client received.
     struct World {
         hears: Hears,
         recalls: Option<u64>,

@@ -272,7 +272,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     /// Whether the client has a place in the store's queue that this waiter, as the last one here, must give
-    /// up. The waiter does so before it leaves the local queue, so that the next attempt comes later.
+    /// up. The waiter does so before it leaves the local queue, so that this client's next attempt follows.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
         self.queue.tickets.len() == 1 && std::mem::take(&mut self.queued)
     }
@@ -282,7 +282,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         !own.is_over(now) && !self.retired.has_lately(own.number)
     }
 
-    /// Enters a grant that [counts](Self::counts). Removes and returns the lost holds of the same thread.
+    /// Enters a grant that [counts](Self::counts). Removes and returns the thread's earlier holds, now over.
     pub(crate) fn enter(&mut self, own: HoldState<H>) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {

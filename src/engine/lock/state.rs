@@ -10,7 +10,6 @@ use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
-/// The stage of a hold in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Held,
@@ -131,9 +130,9 @@ impl<H: Handle> HoldState<H> {
         self.hold.publish(stage);
     }
 
-    /// Whether the hold can be cached after its last level. `Some(false)`: only until a recall. `Some(true)`:
-    /// a time slice may cache it too. A slice needs `has_slices`, and a dropped guard or a call that asks to
-    /// cache. A renewal under way prevents a slice only: holds cached until a recall are renewed anyway.
+    /// How the hold may be cached after its last level. `None`: not at all. `Some(false)`: until a recall.
+    /// `Some(true)`: for a time slice, and until a recall if it is `recallable`. A slice needs `has_slices`,
+    /// and a dropped guard or a call that asks to cache. During a renewal only a `recallable` hold is cached.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -211,7 +210,7 @@ impl Levels {
         Some(level)
     }
 
-    /// Ends the renewals of a multi-lock's level, because all locks are acquired now.
+    /// Ends the renewals of a multi-lock's level, because all locks are acquired now. `false`: no change.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };

@@ -20,7 +20,7 @@ fn turns(threads_each: usize, trouble: usize) {
             // Releases the cached hold. Time may stand still by now, so nothing else would release it.
             drop(client.lock().is_locked());
         });
-    // Without faults, 6 steps end a time slice (2 ms) and 60 no time-out. With faults, steps end time-outs.
+    // Six short steps end a time slice (2 ms). With faults, requests get lost, so steps must end time-outs.
     let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
     crowd.pass_time(step, 60);
     assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread got each lock it asked for");

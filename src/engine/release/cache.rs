@@ -28,8 +28,8 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// `Some(true)`: the hold may be cached, for a time slice too. `Some(false)`: only until a recall.
-    /// `None`: not at all, for example because the client could not release it later.
+    /// How the hold may be cached: as `State::can_stay`, but `None` also for a hold that the client could not
+    /// release later, or whose next use would inherit something, such as a listener.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_release = !self.calls.is_closed()

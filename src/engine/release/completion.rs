@@ -117,7 +117,7 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// Records a loss noticed at `now`, and removes a cached hold. `false`: as for `Hold::lose`.
+    /// Records a loss noticed at `now`, and removes a cached hold. `false`: `Hold::lose` recorded no loss.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {

@@ -100,7 +100,7 @@ impl Engine {
                 self.cached(hold, cached, begun);
                 return Ok(());
             }
-            // Here a dropped guard's release is not awaited. The next arm awaits it: after an inner level,
+            // A dropped guard does not wait here. It waits in the next arm, in two cases: for an inner level,
             // whose count must be right before the thread's next request; and if other processes are next,
             // because the answer says whether this process must stand back.
             Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {

@@ -5,7 +5,7 @@ use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::lock::Next;
 
 #[test]
-fn a_lost_release_answer_means_success_only_within_the_lease() {
+fn an_unanswered_release_counts_as_done_only_within_the_lease() {
     let lease = Duration::from_secs(10);
     let (store, clock, engine, name) = standing(scripted());
     for takes in [Duration::ZERO, lease] {
@@ -333,7 +333,7 @@ fn an_explicit_lease_ends_on_time() {
 }
 
 #[test]
-fn a_hanging_renewal_leaves_time_for_another_try() {
+fn a_hanging_renewal_leaves_time_to_repeat_it() {
     let lease = Duration::from_secs(3);
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
@@ -461,7 +461,7 @@ fn the_lease_of_a_multi_lock_starts_at_the_request() {
 
 /// While the waiter lets others go first after its own release, its time runs out.
 #[test]
-fn an_overdue_wait_still_makes_one_attempt() {
+fn a_waiter_out_of_time_still_makes_one_attempt() {
     let (store, clock, engine, name) = standing(notifying());
     let mine = acquire_as(Kind::Write, &engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     release(&engine, &mine).unwrap();
@@ -637,8 +637,8 @@ fn clean_ups_of_an_unanswered_request_become_rarer() {
     assert!((25..60).contains(&checks), "{checks} clean-ups in a minute");
 }
 
-/// A late request under the lost hold's owner number can affect only the lost lock, or its other half. So the
-/// client accepts another plain lock under this number, but no read or write lock.
+/// A late request under the lost hold's owner number can affect only the lost lock and its other half. So the
+/// client accepts another plain lock under this number; a read or write lock might be that half.
 #[test]
 fn after_a_loss_the_owner_number_serves_only_other_plain_locks() {
     let (store, engine, name) = running(scripted());
@@ -654,7 +654,7 @@ fn after_a_loss_the_owner_number_serves_only_other_plain_locks() {
             held.lose(LossReason::Gone, Moment::from_nanos(1), &reporter);
             granted()
         });
-        // Makes the next attempt use the number of the lost hold, as if the loss were not noticed yet.
+        // Without its hold the thread makes a first attempt, under the number of the hold that gets lost.
         if asked.key() == "a" {
             engine.registry.local(kind, asked).state().holds.clear();
         }

@@ -167,7 +167,7 @@ fn a_lock_is_forgotten_one_second_after_its_last_use() {
 }
 
 #[test]
-fn a_cache_check_ends_lost_holds_and_releases_wanted_ones() {
+fn a_cache_check_notices_lost_holds_and_releases_wanted_ones() {
     let client = CachingClient::begin();
     let used = client.used(&named("a"));
     client.store.forget();
@@ -229,7 +229,7 @@ fn checks_that_find_the_lock_gone_do_not_pause_caching() {
 }
 
 #[test]
-fn a_waiter_ends_an_idle_hold_cached_for_another_thread() {
+fn a_waiter_releases_an_idle_hold_cached_for_another_thread() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     let (gets, got) = bounded(1);
@@ -363,7 +363,7 @@ fn is_contended_registers_its_hold_before_subscribing() {
 }
 
 #[test]
-fn a_waiting_reader_of_the_same_client_contends_with_no_reader() {
+fn is_contended_on_a_read_hold_ignores_local_readers() {
     let (keeps, name) = (CachingClient::begin(), named("a"));
     let read = || acquire_as(Kind::Read, &keeps.engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let held = read();

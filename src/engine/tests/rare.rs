@@ -43,7 +43,7 @@ fn no_client_stands_back_for_others_that_had_their_turn() {
         standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
     let mine = lock(&engine, &name);
     release(&engine, &mine).unwrap();
-    // The release is noted during the attempt, so the other listener has its turn before the next attempt.
+    // The release is noted during the first attempt. With one other listener a waiter pauses only before it.
     let core = Arc::clone(&engine.core);
     store.attempts.say(move || {
         core.registry.note_released(&mine.hold, Others::Listen(1), core.clock.now());
@@ -76,7 +76,7 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // Under the old number the store would grant this read, and a clean-up would soon free it.
+    // The thread has a new number: the store would grant this read under the old one, and soon free it.
     assert!(acquire_as(Kind::Read, &engine, &name, ONCE, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -373,7 +373,7 @@ fn observers_see_a_grant_after_its_hold_exists() {
 /// A renewal of a thread's read hold also prolongs its write hold in the store. So the client must end an
 /// expired write hold itself, even while an observer handles the grant of the read hold.
 #[test]
-fn an_expired_write_lock_ends_although_an_observer_still_runs() {
+fn an_expired_write_hold_is_cleaned_up_while_an_observer_runs() {
     let (store, clock, lease) = (Arc::new(scripted()), ManualClock::new(), Duration::from_secs(1));
     let (reads, (ends, has_ended)) = (Arc::new(AtomicBool::new(false)), bounded(1));
     let (seen, later, is_reading) = (Arc::clone(&store), clock.clone(), Arc::clone(&reads));
@@ -419,7 +419,7 @@ fn writers_first_keeps_readers_out_of_the_store_queue() {
 
 /// The clock stands still, so only the session's message can make the timer check the hold.
 #[test]
-fn an_ended_session_ends_its_holds_at_once() {
+fn holds_are_lost_as_soon_as_their_session_ends() {
     let session = Arc::new(SessionEnd(AtomicU64::new(u64::MAX)));
     let bound: Arc<dyn Bound> = Arc::clone(&session) as _;
     let (store, clock, engine, name) =

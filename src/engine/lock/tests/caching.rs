@@ -175,7 +175,7 @@ fn an_expired_cached_hold_is_not_used_again() {
 }
 
 #[test]
-fn only_a_thread_that_returns_changes_the_caching_score() {
+fn only_a_thread_that_reacquires_changes_the_caching_score() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
@@ -267,7 +267,7 @@ fn a_late_reacquire_lowers_the_caching_score_only_once() {
 }
 
 #[test]
-fn a_hand_off_restarts_the_measured_hold_time_for_caching() {
+fn after_a_hand_off_the_hold_time_is_measured_anew() {
     let mut one = in_time_slice(32, 8);
     one.lock.caching.pass_on(at(1000));
     assert!(is_cached(&mut one, 0, at(1010)));
@@ -288,7 +288,7 @@ fn a_wanted_hold_is_cached_only_for_a_time_slice() {
 }
 
 #[test]
-fn no_check_is_lost_when_a_cached_hold_is_released() {
+fn releasing_a_cached_hold_skips_no_check_of_another_hold() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));

@@ -258,7 +258,7 @@ impl<'a> Step<'a> {
         self.effect(Effect::Ask { thread, number, caches, waits });
     }
 
-    /// Decides to sleep, in a later step. A try, which never sleeps, ends.
+    /// The thread falls asleep in a later step, unless it is woken before. A try, which never sleeps, ends.
     fn sleep(&mut self, thread: usize, until: Moment, for_head: bool) {
         self.number(thread);
         let user = &mut self.client.users[thread];

@@ -1,9 +1,9 @@
 //! Compares the machine with its table (`table.txt`), and explores all states of small worlds (`world`).
 //!
-//! In each state: at most one thread relies on the lock, and the store agrees; no hold has a number under
+//! In each state: at most one thread relies on the lock, and owns it in the store; no hold has a number under
 //! which a release may still arrive; no ended window opens again; no hold is lost without a fault; no client
-//! waits longer than a time slice for an unused hold that another client caches; hand-offs end. Over all
-//! states: something can happen, and each state leads to one with all threads done and the lock free.
+//! waits longer than a time slice for an unused hold that another client caches, or for more than a few
+//! hand-offs of another. Each state leads to one with all threads done and the lock free.
 
 mod caching;
 mod driver;

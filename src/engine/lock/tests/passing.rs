@@ -60,8 +60,8 @@ impl Client {
         }
     }
 
-    /// Resets recalls, past moments and the caching score, which no rule reads any more, so that states that
-    /// differ only in these count as one. (At each release the explorer decides whether the score suffices.)
+    /// Resets what no rule reads any more: recalls, past moments, and the caching score (at each release the
+    /// explorer decides whether it suffices). So states that differ only in these count as one.
     pub(super) fn forget_what_is_past(&mut self) {
         let recalls = std::mem::take(&mut self.recalls);
         let anew = |before: u64| if before == recalls { 0 } else { u64::MAX };

@@ -100,7 +100,7 @@ impl Store {
         (None, owner.map(|(client, _)| client))
     }
 
-    /// Frees the lock; returns the client that is next.
+    /// Frees the lock, reserves it for the first client in the queue, and returns that client.
     pub(super) fn free(&mut self) -> Option<usize> {
         let next = (!self.queue.is_empty()).then(|| self.queue.remove(0));
         *self = Store {

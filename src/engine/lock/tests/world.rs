@@ -153,8 +153,8 @@ pub(super) struct World {
     pub(super) strays: Vec<(usize, Request)>,
     pub(super) faults: u8,
     pub(super) had_fault: bool,
-    /// Whether an operator freed a held lock. Until the old owner learns of that, two threads may count on
-    /// it.
+    /// Whether an operator freed a held lock. Until the old owner learns of that, two threads may rely on
+    /// the lock.
     pub(super) was_forced: bool,
     pub(super) idle_wait: u64,
 }
