@@ -50,7 +50,7 @@ pub(super) struct NodeMonitor {
     pub(super) restores: Restores,
     /// Set after a server came into use, or granted a restore: the client then renews all holds early.
     pub(super) renew_early: AtomicBool,
-    /// The outcome of each server's first connect, if it has ended. `None` once `Redlock::connect` has waited.
+    /// The outcome of each server's first connect, if ended. `None` once `Redlock::connect` has waited.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,

@@ -135,7 +135,7 @@ fn a_new_subscription_repeats_no_earlier_message_count() {
 }
 
 #[test]
-fn a_reconnect_resubscribes_and_wakes_all_listeners() {
+fn a_reconnect_resubscribes_and_wakes_the_listener() {
     let server = Server::start(&[]);
     let (reporter, told) = wakeups();
     let store = reporting(&server.options(), reporter);
