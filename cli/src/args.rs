@@ -318,8 +318,8 @@ pub(crate) struct HoldArgs {
     /// program such as sudo or timeout starts `hold` ($$): by default the lock ends with that program.
     #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
-    /// The signal to the shell and all processes that it started when the lock cannot be kept. An interactive
-    /// bash ignores TERM: HUP ends it.
+    /// The signal that the shell and all processes that it started get when the lock cannot be kept. An
+    /// interactive bash ignores TERM: HUP ends it.
     #[arg(
         long,
         help_heading = "Shell",

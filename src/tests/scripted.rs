@@ -179,7 +179,7 @@ pub(crate) struct Scripted {
     pub(crate) keeps_no_names: bool,
     pub(crate) caches: bool,
     pub(crate) is_several: bool,
-    /// If this stands for several servers: the holds that ended while they were renewed.
+    /// With `is_several`: the owners whose holds ended while they were renewed.
     pub(crate) ended_meanwhile: Mutex<Vec<Owner>>,
     pub(crate) has_directory: bool,
     /// The text of each entry that the client wrote to the directory, and whether the write was awaited.

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_in_use_close_after_another_proved_read_only() {
+    fn a_read_only_answer_also_closes_connections_in_use() {
         let pool = pool(LASTING, 2);
         let beside = pool.with(soon(), |_, first| {
             used(&pool, Ok(())).unwrap();

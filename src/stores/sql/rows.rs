@@ -266,8 +266,8 @@ pub(super) trait Rows: Database {
     }
 }
 
-/// Makes a request for each claim, until an outcome is unknown or the deadline has passed; refuses the claims
-/// behind. If `begun` is an error, refuses all.
+/// Makes a request for each claim, until an outcome is unknown or the deadline has passed; refuses the
+/// remaining claims. If `begun` is an error, refuses all.
 pub(super) fn until_broken<L: Link, T>(
     link: &mut L,
     claims: &[Claim],

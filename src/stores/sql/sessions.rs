@@ -557,7 +557,7 @@ mod tests {
 
     /// The server may not have noticed the end of the connection. Then the session still has the lock.
     #[test]
-    fn releasing_a_broken_session_is_unknown_until_the_server_confirms() {
+    fn a_broken_sessions_release_has_an_unknown_outcome_until_confirmed() {
         for breaks_first in [false, true] {
             let (server, store, claim) = held_twice();
             if breaks_first {

@@ -16,8 +16,8 @@ pub(super) enum TlsMode {
 }
 
 impl TlsMode {
-    /// The mode that `word`, the value of a URL parameter, names. `words` has each mode's name, or `None`.
-    /// Lower-case names match exactly, upper-case names in any case.
+    /// The mode that `word`, the value of a URL parameter, names. `words` has the name of each mode that the
+    /// database has. Lower-case names match exactly, upper-case names in any case.
     pub(super) fn named(parameter: &str, words: [Option<&str>; 5], word: &str) -> Result<TlsMode> {
         use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
         let modes = words.iter().zip([Disable, Prefer, Require, VerifyCa, VerifyFull]);

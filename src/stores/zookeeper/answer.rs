@@ -114,7 +114,7 @@ fn refusal(code: i32, action: &'static str) -> Error {
             ErrorKind::Refused,
             "the server's list of nodes is longer than 8 MiB: spread the names over several prefixes",
         ),
-        // The server deletes a lock's path some time after its last node. A retry makes the path anew.
+        // The server deletes a lock's path some time after the last node in it. A retry makes the path anew.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };

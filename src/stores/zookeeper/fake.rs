@@ -10,7 +10,7 @@ use crate::config::ServerOptions;
 use crate::sync::thread;
 
 pub(super) const ID: i64 = 1;
-/// The request to close the session, which alone has no path.
+/// The request type that closes the session. Such a request has no path.
 const CLOSE: i32 = -11;
 
 pub(super) enum Reply {

@@ -31,7 +31,7 @@ pub(super) enum Mode {
     /// The node ends with its session. The server appends a growing number to the name.
     EphemeralSequential,
     Ephemeral,
-    /// The server deletes the node some time after its last child.
+    /// The server deletes the node some time after the last child was deleted.
     Container,
     Persistent,
 }

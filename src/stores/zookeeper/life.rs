@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_sent_before_the_leaders_ping_is_proven_add_nothing() {
+    fn requests_sent_before_a_leader_ping_is_proven_prolong_no_window() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
         (0..10).for_each(|_| life.answered(at(12), at(13)));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn soon_after_a_clients_pause_only_requests_before_it_count() {
+    fn soon_after_a_pause_the_window_counts_from_requests_before_it() {
         let life = connected();
         beat(&life, 2..41, Duration::ZERO);
         let before = counted_from(&life);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_waiters_nodes_form_the_queue_ordered_by_sequence_number() {
+    fn nodes_of_waiters_alone_form_the_queue_ordered_by_number() {
         let line = line(&[
             "_c_b-lock-0000000010",
             "sub",
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_waiters_nodes_are_refused_as_lock_names() {
+    fn node_names_of_waiters_are_refused_as_lock_names() {
         let own = "_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001";
         for name in
             [own, &format!("/a/{own}"), &format!("/{own}/a"), "lock-0000000003", "x__WRIT__0000000001"]

@@ -53,7 +53,7 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // A call that does not wait creates no node for a busy lock. The writer itself may always read.
+        // A call that does not wait creates no node for a busy lock. An owner with the write lock may read.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read {
             let line = self.line(&key.path, deadline)?;
@@ -158,7 +158,7 @@ impl ZooKeeperStore {
     }
 
     /// Creates a folder and its parents as containers, as Curator does: servers delete a container some time
-    /// after its last child.
+    /// after the last child was deleted.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {
@@ -167,7 +167,7 @@ impl ZooKeeperStore {
         for path in path::with_parents(lock) {
             match self.make_container(path, deadline) {
                 Ok(_) => {}
-                // A parent may exist although this login may not create it. Only the last folder decides.
+                // A parent that this login may not create may exist, so only a refused last folder counts.
                 Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
                 Err(failure) => return Err(failure),
             }

@@ -63,7 +63,7 @@ pub(super) struct SessionState {
     last_transaction: i64,
     watches: CrowdMap<Box<str>, Vec<Arc<Channel>>>,
     pub(super) last_beat: Option<Moment>,
-    /// The number of failed attempts to connect since the last connection; `trouble` is the last error.
+    /// The number of failed attempts to connect since the last connection; `trouble` says why.
     failures: usize,
     trouble: Option<Error>,
     is_down_reported: bool,

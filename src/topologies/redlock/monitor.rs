@@ -50,7 +50,7 @@ pub(super) struct NodeMonitor {
     pub(super) restores: Restores,
     /// Set after a server came into use, or granted a restore: the client then renews all holds early.
     pub(super) renew_early: AtomicBool,
-    /// The outcome of each server's first connect. `None` once `Redlock::connect` waits no longer.
+    /// The outcome of each server's first connect, if ended. `None` once `Redlock::connect` has waited.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
@@ -185,7 +185,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
-        // Comes first, so that a caller who knows the outcome begins no hold under the claim's owner number.
+        // Comes first, so that no later hold, which the clean-up would delete, uses the claim's owner number.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -323,7 +323,7 @@ impl NodeMonitor {
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(failure)) => {
                     match failure {
-                        // The server may grant this after the holder's release, so a clean-up follows.
+                        // The server may grant the restore after the holder's release, so a clean-up follows.
                         Failure::Unknown(_) => self.clean_up_later(order.node, order.claim.clone()),
                         Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
                     }

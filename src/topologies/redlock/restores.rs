@@ -250,7 +250,7 @@ mod tests {
 
     /// If `over` forgot a sent restore, the server could grant it later, and nobody would release it.
     #[test]
-    fn over_returns_the_server_of_an_unanswered_restore() {
+    fn ending_a_hold_returns_the_server_of_an_unanswered_restore() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));

@@ -453,7 +453,7 @@ fn a_server_silent_at_the_start_joins_later() {
     eventually(|| redlock.monitor.nodes[2].is_ready());
 }
 
-/// A server on whose clock the lease has ended, though the lock's record exists, reports no remaining time.
+/// A server that still names the holder, but by whose clock the lease has ended, has no remaining time.
 #[test]
 fn a_missing_remaining_time_does_not_hide_other_servers_times() {
     let (redlock, servers) = redlock();

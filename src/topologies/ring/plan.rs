@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_change_during_a_move_must_name_both_lists() {
+    fn a_ring_change_during_a_move_must_name_both_node_lists() {
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));

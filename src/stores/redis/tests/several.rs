@@ -66,7 +66,7 @@ fn releasing_a_multi_lock_says_which_locks_were_held() {
 }
 
 #[test]
-fn one_refused_lock_refuses_the_multi_lock_and_changes_nothing() {
+fn a_multi_lock_request_refused_for_one_lock_changes_nothing() {
     let (server, store) = served();
     for (command, kind) in [
         (["SET", "b", "something"], ErrorKind::WrongType),

@@ -48,7 +48,7 @@ fn with_linger(server: &Server, linger: Duration) -> Opened {
 }
 
 #[test]
-fn a_release_wakes_all_listeners() {
+fn a_release_and_a_forced_release_wake_a_listener() {
     let (_server, store) = served();
     assert_eq!(store.message_count(&claim(Kind::Mutex, "lk", 30_000)), None);
     let (listening, woken) = listens(&store);
@@ -122,7 +122,7 @@ fn without_an_unsubscribe_delay_a_subscription_ends_with_its_listeners() {
 }
 
 #[test]
-fn a_channel_subscribed_to_anew_repeats_no_message_count() {
+fn a_new_subscription_repeats_no_earlier_message_count() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::ZERO);
     let (waker, _woken) = waker();
@@ -135,7 +135,7 @@ fn a_channel_subscribed_to_anew_repeats_no_message_count() {
 }
 
 #[test]
-fn a_reconnect_resubscribes_and_wakes_all_listeners() {
+fn a_reconnect_resubscribes_and_wakes_the_listener() {
     let server = Server::start(&[]);
     let (reporter, told) = wakeups();
     let store = reporting(&server.options(), reporter);
@@ -262,7 +262,7 @@ fn an_overlong_message_costs_a_reconnect() {
 }
 
 #[test]
-fn closing_ends_the_subscription_connection_even_if_repeated() {
+fn closing_twice_ends_the_subscription_connection() {
     let (server, store) = served();
     let (listening, woken) = listens(&store);
     store.close();
@@ -291,7 +291,7 @@ fn subscriber(options: &ServerOptions, linger: Duration, silence: Duration) -> S
     Subscribes(Hub::new(protocol, Some(Arc::new(Reporter::new(None))), linger))
 }
 
-/// A subscriber that gives a connection up after `silence`, and a listener.
+/// A listener, and its subscriber, which gives a connection up after `silence`.
 fn impatient(fake: &Fake, silence: Duration) -> (Subscribes, Subscription, Waker) {
     let subscriber = subscriber(&fake.options(), Duration::from_secs(5), silence);
     let (waker, woken) = waker();
@@ -319,7 +319,7 @@ fn an_endless_reply_counts_as_silence() {
 
 #[test]
 fn a_reply_beyond_the_limit_is_not_buffered() {
-    /// Enough for a reply, and for the socket buffers of both ends.
+    /// Bytes: enough for a reply, and for the socket buffers of both ends.
     const MOST: usize = 3 * 1024 * 1024;
     for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
         let fake = Fake::start(move |_| Act::Flood(begins));
@@ -458,7 +458,7 @@ fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
 }
 
 #[test]
-fn a_new_listener_cancels_the_early_end_of_a_subscription() {
+fn a_new_listener_restores_the_unsubscribe_delay_of_a_channel() {
     let server = Server::start(&[]);
     let linger = Duration::from_secs(3_600);
     let Subscribes(subscriber) = &subscriber(&server.options(), linger, Duration::from_secs(60));

@@ -32,7 +32,7 @@ fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// Makes scripts expect waiting readers after a write for 1.28 s (link 6, the slowest) instead of 20 ms.
+/// Gives waiting readers 1.28 s to enter after a write, as on the slowest `link` (6), instead of 20 ms.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }

@@ -236,7 +236,6 @@ fn silent_clients_are_removed_from_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // Dead clients are before and behind these two live ones.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
@@ -282,7 +281,7 @@ fn only_polls_extend_the_expiry_of_queues_with_live_clients() {
 }
 
 #[test]
-fn only_the_first_waiter_watches_for_releases() {
+fn the_first_queued_client_also_listens_for_releases() {
     let watches = |store: &RedisStore, claim: &Claim| {
         begin_place();
         match store.attempt(claim, 1, soon()).done() {
@@ -349,9 +348,9 @@ fn a_leaving_client_passes_its_reservation_on() {
     assert_eq!(messages.take(), []);
 }
 
-/// Other programs notify no client of the wait queue. (Redisson's ids are UUIDs of version 4.)
+/// Other programs notify no client in the queue. Redisson's ids are UUIDs of version 4, ours of version 8.
 #[test]
-fn behind_a_holder_of_another_program_waiters_listen_for_releases() {
+fn waiters_behind_another_programs_holder_also_listen_for_releases() {
     let (server, store) = served();
     let redissons = format!("{}:7", uuid::Uuid::new_v4());
     let foreign = [
@@ -441,7 +440,7 @@ fn a_waiter_outside_the_queue_recalls_a_cached_lock() {
 }
 
 #[test]
-fn a_multi_lock_attempt_respects_the_wait_queue() {
+fn a_multi_lock_attempt_takes_a_reserved_lock_only_if_all_or_none() {
     let (server, store) = served();
     let [holder, first, second] = held(&store);
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
@@ -452,7 +451,7 @@ fn a_multi_lock_attempt_respects_the_wait_queue() {
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     let all = [by(&holder, QueueMode::Barges)];
     assert_eq!(store.begin_attempts(&all, false, soon()).wait().done(), []);
-    // With `true` (all or none), the attempt takes even a reserved lock, as a single try does.
+    // `true`: all or none. Such an attempt takes even a reserved lock, as a single try does.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     assert_eq!(store.begin_attempts(&all, true, soon()).wait().done(), [None]);
     freed(&store, &all[0]);
@@ -466,7 +465,7 @@ fn a_multi_lock_attempt_respects_the_wait_queue() {
 
 /// Trouble with the wait queue (no memory, no right, a key of another type) makes no request fail.
 #[test]
-fn locks_work_without_a_wait_queue() {
+fn no_request_fails_because_the_wait_queue_is_unusable() {
     let no_rights = "~k &redisson_* +@all";
     let no_wake = "~* &redisson_* +@all";
     let no_commands = "~* &* +@all -zadd -zpopmin -zrange";

@@ -13,7 +13,7 @@ pub(super) struct MysqlConnection {
     pub(super) conn: Conn,
     pub(super) used: Moment,
     pub(super) ended: bool,
-    /// Whether an answer was late. The driver would take the late answer for that to the next request, so the
+    /// Whether an answer was late. The driver would read the late answer as the next request's, so the
     /// connection is not used again.
     pub(super) silent: bool,
     deadline: Moment,

@@ -228,7 +228,7 @@ fn waiting(
         Err(error) => return Err(failed(error)),
     };
     let taken = take(&mut inner, deadline).and_then(|()| {
-        // Restored here, because only a rollback of the savepoint would restore `lock_timeout`.
+        // Restores `lock_timeout`, because the commit of the savepoint below would not.
         inner.query("SELECT set_config('lock_timeout', $1, true)", &[&before]).map(drop)
     });
     match taken {

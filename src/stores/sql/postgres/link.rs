@@ -154,7 +154,7 @@ pub(super) struct PostgresConnection {
     /// Whether a prepared statement has not been used yet. After its first use, `send` calls `is_begun`.
     is_untried: bool,
     pub(super) table: Option<Arc<str>>,
-    /// Whether the server has ended the session, even if the socket is still open.
+    /// Whether the session has ended, even if the socket is still open, or must not be used again.
     pub(super) ended: bool,
     /// Whether the last answer was late. The driver skips a late answer, so the session remains usable.
     pub(super) silent: bool,

@@ -9,7 +9,7 @@ use crate::seam::{Answer, Failure};
 use crate::stores::sql::refused::{self, Words};
 
 /// The failure of a request that was sent. After an error of the statement the server has rolled it back. If
-/// the session ended instead (not as idle), the statement may have been committed: the outcome is unknown.
+/// the session ended, unless for idleness, the statement may have been committed: the outcome is unknown.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -75,7 +75,7 @@ pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> An
     }
 }
 
-/// Whether a table was refused or locked. (An error about a locked row has the same code, and a `where_`.)
+/// Whether a table was refused or locked. (The error of a locked row has the same code, but also a `where_`.)
 fn is_of_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());

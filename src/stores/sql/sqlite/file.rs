@@ -133,7 +133,7 @@ mod tests {
     use super::path;
 
     #[test]
-    fn a_path_is_read_from_the_url() {
+    fn the_database_path_is_read_from_the_url() {
         assert_eq!(path("sqlite:///var/lib/a%20b.db").unwrap().to_str(), Some("/var/lib/a b.db"));
         for bad in [
             "sqlite://",
