@@ -1,4 +1,4 @@
-//! A job of `once`: its last run, and whether it runs, counts as run, or may run.
+//! A job of `once`: its last run, and whether it runs now, has run already, or may run.
 
 use std::time::Duration;
 

@@ -55,7 +55,7 @@ impl Exit {
     }
 }
 
-/// How an action ended. `Err`: it ended early, and the reason was printed already.
+/// How a subcommand ended. `Err`: it ended early, and the reason was printed already.
 pub(crate) type Ended = Result<Exit, Exit>;
 
 impl From<Exit> for ExitCode {

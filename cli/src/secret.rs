@@ -39,7 +39,7 @@ pub(crate) fn warnings(common: &Common) -> Vec<String> {
 }
 
 /// A warning if the file contains a password and all users can read it. Names the file only if it exists,
-/// since a variable may contain a secret by mistake instead of a path.
+/// since LEASEHOLD_PASSWORD_FILE, for example, may contain the password by mistake instead of a path.
 fn warning(file: &Path) -> Option<String> {
     let (text, name) = (std::fs::read_to_string(file).ok()?, file.display());
     let words = "has a password in it, and every user of this machine can read it: chmod o-rwx";
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_found_alone_or_within_a_url() {
+    fn has_password_finds_plain_passwords_and_those_within_urls() {
         for (text, has) in [
             ("pw\n", true),
             ("redis://:pw@host", true),

@@ -13,7 +13,7 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     full.parse::<Signal>().ok().map(|signal| signal as i32)
 }
 
-/// Parses a signal's name as on Unix: on Windows the actions with such an option are refused after parsing.
+/// Parses a signal's name as on Unix: on Windows the subcommands with such an option are refused later.
 #[cfg(windows)]
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =

@@ -273,7 +273,7 @@ contract!(guards_are_renewed_and_report_losses_after_a_condition_wait, needs(Cou
     comes_true_within(SLACK, || !lock.is_locked().unwrap());
 });
 
-contract!(conditions_of_one_lock_are_independent, needs(Counting), |store| {
+contract!(a_notification_wakes_no_waiter_of_another_condition, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("one").wait(&mut guard).unwrap();

@@ -69,7 +69,7 @@ contract!(on_contended_is_called_soon_after_a_waiter_arrives, needs(Hearing), |s
     assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
 });
 
-// A late message about a waiter must not apply to the thread's next hold.
+// The holder's mark in the store, which may be set late, names an owner. It must not name the next hold.
 contract!(a_hold_after_on_contended_has_a_new_owner_number, needs(Hearing), |store| {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());

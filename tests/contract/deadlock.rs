@@ -217,7 +217,7 @@ fn is_known_to_wait(member: &Member) -> bool {
 }
 
 // The multi-lock's wait for `b` is the youngest of the cycle, so the client ends this wait.
-contract!(a_broken_multi_lock_wait_keeps_a_separate_hold, needs(Directory), |store| {
+contract!(a_broken_multi_lock_wait_keeps_a_hold_acquired_before, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
     let held = many.lock(&a).acquire().unwrap();

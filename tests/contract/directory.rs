@@ -26,7 +26,7 @@ fn named<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-contract!(the_directory_shows_host_process_thread_and_time, needs(Directory), |store| {
+contract!(the_directory_shows_where_and_how_long_locks_are_held, needs(Directory), |store| {
     let (client, other) = (quick(store, "nightly\u{1b}[31m"), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);

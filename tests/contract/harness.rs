@@ -79,7 +79,7 @@ impl Need {
 
 pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 
-/// Ends the sessions of all clients or of the first, as an operator or a broken network would.
+/// Ends the sessions of all clients, on ZooKeeper only the first client's, as a broken network would.
 pub(crate) type EndSessions = Box<dyn FnOnce()>;
 
 /// What happens to a hold when the sessions or connections of its client end.

@@ -120,7 +120,7 @@ contract!(every_call_refuses_an_unusable_name, |store| {
     assert!(begun.elapsed() < ms(1_000) + slack_since(begun), "a refused call waited: {:?}", begun.elapsed());
 });
 
-contract!(a_prefix_or_a_mapping_can_make_a_name_unusable, |store| {
+contract!(key_prefix_or_map_names_can_make_a_name_unusable, |store| {
     let long = store.client_with(|options| options.key_prefix("p".repeat(MAX_NAME_LEN)));
     let emptied = store.client_with(|options| options.map_names(|_| String::new()));
     let reserved = store.client_with(|options| options.key_prefix("redisson_lock_token:"));

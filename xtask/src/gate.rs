@@ -1,4 +1,4 @@
-//! Runs parts one after the other, or side by side in *lanes* (threads), and sums up the results.
+//! Runs parts of `./check` one after the other, or side by side in *lanes* (threads), and sums up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_command_that_succeeds_answers_with_its_stdout() {
+    fn job_answer_is_the_stdout_of_a_command_that_succeeds() {
         let Elsewhere(gate) = &Elsewhere::new("asked");
         let work = |job: &Job<'_>| {
             let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));

@@ -140,7 +140,7 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// A variable as this part's commands see it; `None` if empty.
+    /// A variable as this part's commands see it; `None` if unset or empty.
     pub fn variable(&self, name: &str) -> Option<String> {
         let mine = self.variables.iter().rev().find(|(mine, _)| mine == name).map(|(_, value)| value.clone());
         mine.or_else(|| self.gate.variable(name)).filter(|value| !value.is_empty())

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what the arguments ask for; returns whether all passed.
+/// Runs what the arguments ask for. Returns whether all passed; `Err`: why nothing ran or was recorded.
 fn started(words: &[&str]) -> Result<bool, Refused> {
     match words {
         ["list"] => {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_repeats_skips_and_rerun_commands() {
+    fn the_summary_shows_what_was_skipped_and_how_to_rerun() {
         let log = "a\nSKIPPED Go\nto run it alone: ./check test a\nnot SKIPPED\n";
         assert_eq!(
             for_the_summary(log).collect::<Vec<_>>(),

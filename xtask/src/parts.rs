@@ -81,7 +81,7 @@ pub fn unit(job: &Job<'_>) -> bool {
 const TOPOLOGIES: &[&str] = &["::sentinel", "::cluster", "::redlock", "::ring"];
 const STORES: &[&str] = &["::mysql", "::sqlite", "::zookeeper", "::etcd"];
 /// The contracts that test only the client. The gate runs them on memory, the first Redis and PostgreSQL; the
-/// soak's part `servers` runs them on every store. For deadlocks, all stores run `deadlock_possible::`.
+/// soak's part `servers` runs them on every store. The gate runs `deadlock_possible::` on all stores.
 const OF_THE_CLIENT: &str =
     "condition:: deadlock:: guards:: input:: interrupts:: leader:: observer:: options:: terms::";
 /// The contracts whose requests other contracts send too. A second server of a store is tested without them.
@@ -148,7 +148,7 @@ pub fn fleet(job: &Job<'_>) -> bool {
 /// The last commit whose clients write no format number into the store.
 const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
 
-/// Runs a client of that commit, built in a separate folder, beside a client of today.
+/// Runs a client of the commit `OLD`, built in a separate folder, beside a client of today.
 pub fn versions(job: &Job<'_>) -> bool {
     let Ok(folder) = std::path::absolute(job.gate.target.join("old")) else { return false };
     let unpack = format!("mkdir -p \"$0\" && git archive {OLD} | tar x -C \"$0\"");

@@ -1,4 +1,4 @@
-//! `./check soak`: rounds of one part each until the time is over. The record has a line for each round.
+//! `./check soak`: runs the parts `plan::SOAK` in turn until the time is over; a line each in `soak.tsv`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! `doctor`'s check that the user of a Redis server has the rights that docs/permissions.md lists.
 //!
-//! Since Redis 7.0 the check asks ACL DRYRUN, or a script if the user may not call ACL. On older servers it
-//! tries each request, on keys of its own, which it removes.
+//! Since Redis 7.0 the check asks ACL DRYRUN or, if the user may not call ACL, a script that calls
+//! `redis.acl_check_cmd`. On older servers it tries each request, on keys of its own, which it removes.
 
 use redis::Value;
 
@@ -90,7 +90,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
             drop(wire.ask(&["DEL", &key]));
         }
     }
-    // TIME concerns no key, so a user who may call nothing but TIME has no right on this name.
+    // TIME concerns no key, so a user who may call only TIME counts as without any right on this name.
     let is_allowed = |request: &&Request| {
         request.0 == Need::Locks
             && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
@@ -176,7 +176,7 @@ fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> R
     }
 }
 
-/// The key or channel `part` of a lock's name, as the library's `src/ident/derived.rs` builds it.
+/// A key or channel of this lock name: `part` is its prefix, as in the library's `src/ident/derived.rs`.
 pub(super) fn own(part: &str, name: &str) -> String {
     if name.contains('{') { format!("{part}:{name}") } else { format!("{part}:{{{name}}}") }
 }

@@ -188,7 +188,7 @@ pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
         .collect()
 }
 
-/// The Redis servers that the URL leads to. `None`: not a Redis URL.
+/// The Redis servers that the URL leads to. `None`: not a Redis URL. `Err`: they cannot be found.
 pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();

@@ -334,7 +334,7 @@ impl Helper<'_> {
 
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
-        // The shutdown makes the thread `orders` send `Orphaned` after the last order (`has_all_orders`).
+        // The helper waits for `has_all_orders`: after this, `orders` reads the rest and sends `Orphaned`.
         self.stream.shutdown(Shutdown::Read).ok();
         if report == Report::Unwatched {
             self.kill();

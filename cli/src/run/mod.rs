@@ -145,7 +145,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
                 say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage)
             }
             (None, Err(error)) => store::explain(&error, say),
-            // The supervisor has reported a loss, so an error of the release adds nothing.
+            // The supervisor has printed how the hold ended, so an error of the release adds nothing.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
                 let words =

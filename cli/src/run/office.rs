@@ -2,8 +2,8 @@
 //! become the leader (`/ready`).
 //!
 //! The supervisor publishes until when it leads, and each answer compares this with the clock. Therefore a
-//! 200 is always written before the helper kills the command, even if only the answering thread runs. The
-//! answer may be outdated when it arrives.
+//! 200 is always written before the helper kills the command, even if all other threads of the
+//! supervisor are stuck. The answer may be outdated when it arrives.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -122,7 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // With `more` zero the signal counts even if `act` has ended: nothing else reads it.
+                        // While connecting (`more` is zero) no later code reads the signal, so it counts.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -250,7 +250,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // This program catches no other signal that was ignored at its start, so all others still are.
+            // SIGCHLD is the only ignored signal that this program caught, so the others are still ignored.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

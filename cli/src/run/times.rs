@@ -14,7 +14,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The default grace is a tenth of the window, at most this. So an outage may last nearly half a lease.
+/// The default grace is a tenth of the window, at most this. A longer one means an earlier TERM in an outage.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! On Windows this program holds no lock for a command or a shell. This module refuses such actions, and
-//! catches signals for the others.
+//! On Windows this program holds no lock for a command or a shell. This module refuses the subcommands that
+//! would, and catches signals for the other ones.
 
 /// Used here only by `doctor`, which prints for how long a store may be down.
 #[allow(dead_code, reason = "no command is ended here")]

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_see_progress_while_a_value_is_computed() {
+    fn get_returns_the_progress_of_the_running_computation() {
         let (go, may_go) = bounded::<()>(0);
         let make = move |progress: Progress<'_>| {
             progress(7);

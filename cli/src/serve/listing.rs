@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_names_are_grouped_by_prefix_up_to_a_limit() {
+    fn only_the_first_prefixes_seen_in_lock_names_become_groups() {
         let mut groups = Groups::default();
         assert_eq!(groups.of_name("orders:7:lines"), "orders");
         assert_eq!(groups.of_name("nightly-import"), OTHER);

@@ -5,7 +5,7 @@ use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The metrics as text. While the store is in trouble they lack all that the last list tells: it is outdated.
+/// The metrics as text. While the store is in trouble, all numbers of the last list are left out as outdated.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     let is_up = f64::from(u8::from(trouble.is_none()));
@@ -107,7 +107,7 @@ mod tests {
     use crate::serve::listing::Use;
 
     #[test]
-    fn a_slow_listing_still_reports_the_store_as_up() {
+    fn metrics_report_the_store_as_up_during_a_slow_listing() {
         let listing = Listing {
             fields: String::new(),
             groups: [(("orders".to_owned(), Use::Lock), Group { held: 3, ..Group::default() })].into(),

@@ -13,7 +13,7 @@ use crate::say::{folded, plain};
 use crate::show::harmless;
 use crate::top::view::{Mode, Row, View};
 
-/// The styles use no colors, which might be unreadable on the terminal's own.
+/// The styles use no colors, which might be unreadable on the terminal's background.
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 const OLD: Style = Style::new().add_modifier(Modifier::DIM);
@@ -92,8 +92,8 @@ fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
 }
 
 const WIDE: u16 = 100;
-/// A screen of fewer characters a line shows only the most important columns, and below the table all columns
-/// of the selected lock.
+/// A screen that is narrower (in characters) shows only the most important columns, and below the table all
+/// columns of the selected lock.
 const NARROW: u16 = 72;
 
 fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {

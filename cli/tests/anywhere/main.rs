@@ -1,4 +1,4 @@
-//! The actions that run no command, on every operating system. The store is a SQLite file or the Redis of
+//! The subcommands that run no program, on every operating system. The store is a SQLite file or the Redis of
 //! `LEASEHOLD_TEST_REDIS`.
 #![allow(
     clippy::unwrap_used,
@@ -99,7 +99,7 @@ fn a_hold_is_shown_listed_and_ended_by_force() {
 }
 
 #[test]
-fn clients_that_hold_are_listed_with_their_process() {
+fn clients_that_hold_locks_are_listed_with_their_pid() {
     for world in worlds() {
         let name = fresh("listed");
         let guard = world.client.get_lock(&name).acquire().unwrap();

@@ -228,8 +228,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_inherits_stdin_and_only_one_descriptor_of_leasehold() {
     let server = Server::start();
-    // `ls` lists what the shell has open, so the script uses no pipe. Without the `echo` the shell would be
-    // replaced by `ls`, whose own open folder would be listed.
+    // `ls` lists the shell's open files, so the script uses no pipe, which would be listed. Without the
+    // `echo` the shell would be replaced by `ls`, whose own open folder would be listed.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -287,7 +287,7 @@ pub(crate) fn in_a_file() -> (tempfile::TempDir, impl Fn(&[&str]) -> Command) {
 }
 
 #[test]
-fn run_and_elect_work_on_a_sqlite_file() {
+fn run_and_elect_hold_their_locks_in_a_sqlite_file() {
     let (_dir, program) = in_a_file();
     let inner = env!("CARGO_BIN_EXE_leasehold");
     let run = |arguments: &[&str]| outcome(&mut program(arguments)).0;
@@ -381,7 +381,7 @@ fn every_command_and_every_cited_page_has_a_man_page() {
 }
 
 #[test]
-fn help_of_run_lists_options_under_headings_and_examples() {
+fn help_of_run_has_headings_for_options_and_for_examples() {
     let (code, help) = outcome(&mut leasehold(&["help", "run"]));
     assert_eq!(code, 0);
     let usage = help.lines().find(|line| line.starts_with("Usage:"));

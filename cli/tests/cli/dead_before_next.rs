@@ -75,8 +75,8 @@ enum Fault {
 
 /// The lease is so long that the test passes even if a busy machine stalls for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
-/// How long the command may run after its key was deleted. The next renewal, within 5 s (a third of the 15 s
-/// lease), finds the loss. Without it the command would run for 9 s at least, almost until the window ends.
+/// How long the command may run after `KeyDeleted`, where the lease is 15 s. The next renewal, within 5 s (a
+/// third), finds the loss. Without it the command would run for 9 s at least, almost until the window ends.
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 

@@ -34,7 +34,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             let takes = move || {
                 let _held = client.get_lock(first).acquire().unwrap();
                 meet.wait();
-                // The interrupted holder of `second` frees it, perhaps before this thread's wait ends.
+                // All threads are interrupted, but the holder of `second` may free it before this wait ends.
                 match client.get_lock(second).lock_interruptibly(interrupt) {
                     Ok(()) => client.get_lock(second).unlock().unwrap(),
                     Err(error) => assert!(error.is_interrupted(), "{error}"),

@@ -1,5 +1,5 @@
-//! The files of `docs/deploying`: each command line runs in the environment of its file, but with another
-//! command.
+//! The files of `docs/deploying`: each line of `leasehold` runs in the environment of its file. A short
+//! script replaces the command that would run under the lock.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -69,7 +69,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
 }
 
 #[test]
-fn each_command_line_of_the_deployment_files_works() {
+fn each_leasehold_command_in_the_deployment_files_succeeds() {
     let server = Server::start();
     let (url, ran) = (server.path("url"), server.path("ran"));
     fs::write(&url, format!("{}\n", server.url())).unwrap();

@@ -53,7 +53,7 @@ fn a_leader_that_lost_its_lock_stands_for_election_again() {
 }
 
 #[test]
-fn a_one_term_leader_exits_when_its_term_is_lost() {
+fn with_one_term_elect_exits_when_its_lock_is_lost() {
     let server = Server::start();
     let mut leader = candidate(&server, "leader", &["--one-term"]);
     eventually("the candidate leads", || leads(&server, "leader"));

@@ -263,7 +263,7 @@ fn the_background_process_of_hold_survives_term_hup_and_int() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        // A lookout that does not catch signals yet dies, and is replaced. So `kill_process` may fail.
+        // A new lookout that catches no signals so far dies, and is replaced. So `kill_process` may fail.
         for lookout in children(keeper) {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }

@@ -76,7 +76,7 @@ fn a_world_readable_password_file_causes_a_warning() {
 }
 
 #[test]
-fn a_setup_warning_is_printed_only_by_the_first_run() {
+fn run_prints_a_warning_about_settings_once_per_runtime_folder() {
     let server = Server::start();
     let folder = server.path("run");
     fs::create_dir(&folder).unwrap();
@@ -86,7 +86,7 @@ fn a_setup_warning_is_printed_only_by_the_first_run() {
         command.env("XDG_RUNTIME_DIR", &folder);
         command
     };
-    // A run may end before its thread prints the warning, so the test repeats runs until one prints it.
+    // A run may end before the client's callback thread prints the warning, so the test repeats the run.
     let mut said = String::new();
     eventually("the warning is printed", || {
         said += &outcome(&mut with(&["run", "--lease", "2s", "job", "--", "sleep", "0.2"])).1;

@@ -48,7 +48,7 @@ fn a_job_runs_again_after_its_minimum_time() {
 }
 
 #[test]
-fn a_job_that_fails_or_is_killed_counts_as_run() {
+fn a_failed_or_killed_job_is_not_repeated_at_once() {
     for (script, code) in [("exit 3", 3), ("kill -9 $$", 137)] {
         let server = Server::start();
         let words = format!("job failed with {code}, and counts as run");
@@ -82,7 +82,7 @@ fn impossible_times_are_refused_before_any_request() {
 }
 
 #[test]
-fn once_works_on_a_sqlite_file() {
+fn with_a_sqlite_file_once_does_not_repeat_a_job() {
     let (_dir, program) = in_a_file();
     let arguments = ["once", "job", "--at-least", "30s", "--at-most", "60s", "--", "true"];
     let run = || outcome(&mut program(&arguments)).0;
@@ -185,7 +185,7 @@ fn a_job_gets_a_fencing_token_and_its_last_run_is_shown() {
 }
 
 #[test]
-fn a_killed_run_without_its_lock_keeps_the_previous_record() {
+fn a_killed_run_without_its_lock_does_not_become_last_run() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
@@ -265,7 +265,7 @@ fn an_unsupported_store_makes_once_suggest_an_alternative() {
 }
 
 #[test]
-fn lock_names_that_begin_with_a_dash_follow_two_dashes() {
+fn names_that_begin_with_a_dash_are_accepted_after_double_dash() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!(

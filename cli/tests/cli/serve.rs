@@ -201,7 +201,7 @@ fn a_lock_name_with_html_is_served_only_as_json() {
 }
 
 #[test]
-fn unknown_paths_and_methods_except_get_and_head_are_refused() {
+fn serve_refuses_unknown_paths_and_answers_only_get_and_head() {
     let server = Server::start();
     let site = Site::start(&server);
     let host = site.address.to_string();

@@ -53,7 +53,7 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        // `run` warns of the set-up once for each runtime folder. In a new one, earlier runs do not matter.
+        // `run` prints some warnings once for each runtime folder, so a new folder makes it print them here.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         // A background test ignores SIGINT, and its processes would inherit this, so `env` resets signals.

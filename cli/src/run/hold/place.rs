@@ -29,8 +29,8 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether no process of this user has asked for `text` before. Each first call leaves a file in the private
-/// folder, which most systems remove at boot.
+/// Whether no process of this user has asked for `text` before, or whether that cannot be known. Each first
+/// call leaves a file in the private folder, which most systems remove at boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
