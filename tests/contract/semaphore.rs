@@ -257,7 +257,7 @@ contract!(inspection_follows_permits_taken_and_returned, needs(Counting), |store
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // In Redis a semaphore and a latch are only a number. They look alike, unless that is 0 or a client waits.
+    // In Redis a semaphore and a latch are just a number. They look alike, unless it is 0 or a client waits.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();

@@ -253,7 +253,7 @@ scenario!(a_child_that_drops_guards_ends_no_hold_of_the_parent, |world| {
 });
 
 scenario!(a_forked_child_cannot_make_a_client, |world| {
-    // The client writes no directory entry and renews nothing yet, so any command after the fork is the child's.
+    // The client writes no directory entry and renews nothing, so any command after the fork is the child's.
     let client = world.builder().lease(LEASE).directory(false).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let (url, store) = (world.proxy.url(), MemoryStore::new());
