@@ -95,7 +95,7 @@ contract!(a_leader_that_steps_down_is_replaced_by_another_candidate, |store| {
         assert_eq!(stepped_down(&leading), None);
         comes_true_within(LONG, || leading.term().is_some() || waiting.term().is_some());
         if let Some(again) = leading.term() {
-            // The former leader lets others go first (a pause or a queue), so only a stall elects it again.
+            // A leader that stepped down pauses or queues behind others, so only a stall elects it again.
             let stalled = stalled_since(begun);
             assert!(
                 stalled > ms(200),
@@ -135,7 +135,7 @@ contract!(a_leader_that_lost_its_hold_is_elected_again, |store| {
     assert!(elected(&leader) > term);
 });
 
-contract!(shutting_down_a_client_ends_its_candidates, |store| {
+contract!(shutting_down_a_client_closes_the_events_of_its_candidates, |store| {
     let (name, [leading, waiting]) = store.clients("ends");
     let first = leading.leader(&name).unwrap();
     elected(&first);

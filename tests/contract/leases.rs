@@ -130,7 +130,7 @@ contract!(a_reentry_with_an_explicit_lease_does_not_end_renewals, |store| {
     lock.unlock().unwrap();
 });
 
-contract!(after_a_release_the_other_level_keeps_lease_or_renewal, |store| {
+contract!(the_remaining_level_decides_whether_a_hold_is_renewed, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     let renewed = ends.acquire().unwrap();
@@ -230,7 +230,7 @@ contract!(the_hold_of_a_finished_thread_ends_with_its_lease, |store| {
     }
 });
 
-contract!(a_timed_try_takes_an_explicit_lease, |store| {
+contract!(a_timed_try_holds_for_its_explicit_lease, |store| {
     let lock = store.client_with_lease(ms(120)).get_lock(fresh("timed"));
     let taken = now();
     assert!(lock.try_lock_for_with_lease(ms(10), ms(1_000)).unwrap());

@@ -42,7 +42,7 @@ macro_rules! contract {
         }
     };
     (@on $need:ident $name:ident: $($(#[$with:meta])? $store:ident),+) => {
-        // This text is compiled for each contract and store, so it only calls the harness.
+        // This text is compiled for each contract and store, so to compile fast it only calls the harness.
         $(
             $(#[$with])?
             #[test]

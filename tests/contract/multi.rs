@@ -548,7 +548,7 @@ contract!(fencing_tokens_of_a_multi_lock_increase_with_each_grant, |store| {
             assert_eq!((guard.fencing_token_of(&names[0]), guard.fencing_token_of("another")), (None, None));
             (last, last_of_third) = (guard.fencing_token(), guard.fencing_token_of(&names[2]));
             guard.unlock().unwrap();
-            // The token counter belongs to the single lock, so a holder of that lock alone continues it.
+            // A fenced lock has its own token counter, so a grant outside the multi-lock continues it.
             let alone = client.get_fenced_lock(&names[2]).acquire().unwrap();
             assert!(alone.fencing_token() > last_of_third);
             last_of_third = alone.fencing_token();

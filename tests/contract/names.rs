@@ -77,7 +77,7 @@ contract!(names_mapped_to_one_key_are_one_lock, |store| {
     assert!(!alias.is_locked().unwrap());
 });
 
-contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
+contract!(an_owner_is_shown_as_its_clients_uuid_and_a_number, |store| {
     let client = store.client();
     let id = client.id().to_string();
     assert_eq!(id.len(), 36);

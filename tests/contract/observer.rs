@@ -86,8 +86,8 @@ contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     waiter.returns_within(LONG);
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("no grant") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // The limit of nine allows for a Redlock, where each of five subscriptions causes an attempt. On a store
-    // without wake-ups each poll is an attempt.
+    // Nine attempts are enough even for a Redlock, where each of five subscriptions causes one. On a store
+    // without wake-ups each poll is an attempt, and one poll per 5 ms is allowed.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 });

@@ -113,7 +113,7 @@ contract!(a_ping_is_answered, |store| {
     fails(client.ping(), ErrorKind::ShutDown);
 });
 
-contract!(a_lazily_connected_client_works_like_any_other, |store| {
+contract!(a_lazily_connected_client_can_lock_wait_and_shut_down, |store| {
     let other = store.client();
     for kind in &store.kinds {
         let name = fresh(kind.label);

@@ -32,7 +32,7 @@ contract!(a_short_job_excludes_others_for_the_minimum_time, needs(RunOnce), |sto
     assert!(begun.elapsed() >= least - ms(10), "{:?}", begun.elapsed());
 });
 
-contract!(after_a_long_job_ends_another_client_can_run_it, needs(RunOnce), |store| {
+contract!(after_its_end_a_long_job_can_run_on_another_client, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
         comes_true_within(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());

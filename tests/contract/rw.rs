@@ -8,8 +8,8 @@ use leasehold::{Mode, ObjectKind, ReadWriteLock};
 use super::harness::Store;
 use crate::support::prelude::*;
 
-// A name that a plain lock holds causes an error instead of a wait, because neither kind's release would
-// wake the waiters of the other kind.
+// While a plain lock has the name, calls fail instead of waiting, because neither kind's release would wake
+// the waiters of the other kind.
 contract!(a_name_held_by_a_plain_lock_is_refused, needs(ReadWrite), |store| {
     let (name, [client, other]) = store.clients("plain");
     let held = client.get_lock(&name).acquire().unwrap();
@@ -191,7 +191,7 @@ contract!(expired_leases_admit_waiting_readers_and_writers, needs(ReadWrite), |s
     assert!(returned.duration_since(read) < store.freed_within(ms(450)) + slack_since(read));
 });
 
-contract!(read_and_write_halves_work_with_braces_in_names, needs(ReadWrite), |store| {
+contract!(writers_that_read_exclude_each_other_under_names_with_braces, needs(ReadWrite), |store| {
     let name = format!("{{{}}}:abc:key", fresh("tag"));
     let client = store.client();
     let count = AtomicI32::new(0);

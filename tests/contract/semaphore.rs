@@ -50,7 +50,7 @@ contract!(using_a_semaphore_that_was_never_set_up_fails, needs(Counting), |store
     assert!(leasing.try_acquire().unwrap().is_none());
 });
 
-contract!(deleting_a_semaphore_ends_its_waits, needs(Counting), |store| {
+contract!(waits_for_permits_fail_when_the_semaphore_is_deleted, needs(Counting), |store| {
     let [lock, other] = store.two("deleted", |client, name| client.get_semaphore(name));
     lock.try_set_permits(0).unwrap();
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(1).map(drop));
@@ -84,7 +84,7 @@ contract!(adding_and_draining_permits_changes_the_available_count, needs(Countin
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 });
 
-// In Redisson, a waiter for three permits consumes the message for a waiter for one. Ours must not.
+// In Redisson, a waiter for three permits consumes the message for a waiter for one. Our waiters must not.
 contract!(a_large_request_does_not_block_a_small_one, needs(Counting), |store| {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(1).unwrap();
@@ -257,7 +257,7 @@ contract!(inspection_follows_permits_taken_and_returned, needs(Counting), |store
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // Redis stores a semaphore like a latch, as a number: unless it is 0 or a client waits, both look alike.
+    // In Redis a semaphore and a latch are just a number. They look alike, unless it is 0 or a client waits.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();

@@ -26,7 +26,7 @@ use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
 use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
-/// The store of a server at a URL, with all kinds of locks and all features.
+/// The store of a server at a URL, with all kinds of locks. It lacks no [`Need`].
 fn store_at(url: String) -> Store {
     Store {
         kinds: usual_kinds(),

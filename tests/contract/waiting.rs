@@ -134,7 +134,7 @@ contract!(a_waiter_that_gives_up_does_not_delay_the_next, |store| {
     }
 });
 
-contract!(the_next_waiter_is_woken_when_the_first_gives_up, |store| {
+contract!(a_release_near_the_first_waiters_deadline_wakes_the_next, |store| {
     let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
     for round in 0..8 {

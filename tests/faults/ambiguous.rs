@@ -211,7 +211,7 @@ scenario!(hold_count_excludes_a_dropped_guard_whose_release_fails, |world| {
                 let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
                 drop(guard);
-                // A query may fail because its connection breaks too.
+                // The fault ends the shared connection, so a query on it may fail.
                 for count in (0..3).filter_map(|_| lock.hold_count().ok()) {
                     assert_eq!(count, 0, "{what}");
                 }

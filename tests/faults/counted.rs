@@ -156,7 +156,7 @@ scenario!(notifying_a_dead_condition_waiter_wakes_the_next_one, |world| {
     clear(world);
 });
 
-scenario!(a_writer_becomes_a_reader_after_an_unanswered_renewal, |world| {
+scenario!(a_writer_can_downgrade_after_an_unanswered_renewal, |world| {
     // The lease must outlast all calls that follow an unanswered renewal.
     let client = world.builder().lease(2 * L).build().unwrap();
     // On a busy machine earlier renewals may have failed, so each round waits for one failure more.

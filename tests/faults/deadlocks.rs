@@ -145,8 +145,8 @@ scenario!(a_deadlock_search_stops_after_64_clients_and_warns, |world| {
         let _own = own.acquire().unwrap();
         next.lock_interruptibly(&ends).is_err()
     });
-    // The first search warns at its end. A search reads at most 64 locks and 64 entries. On a busy machine
-    // the client may begin further searches before `count` is read.
+    // The first search begins after a second, lasts over two, and warns at its end. A search reads at most
+    // 64 locks and 64 entries. On a busy machine further searches may begin before `count` is read.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let searches = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);

@@ -123,7 +123,7 @@ test_on!(an_owner_without_queue_rights_is_shown_with_its_process, RedisServer::s
     guard.unlock().unwrap();
 });
 
-scenario!(listing_locks_works_where_scripts_cannot_use_scan, |world| {
+scenario!(locks_are_listed_where_scripts_cannot_use_scan, |world| {
     let client = world.client();
     let guard = client.get_lock("listed:1").acquire().unwrap();
     world.run::<()>(&["SET", "listed:2", "x"]);

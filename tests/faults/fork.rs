@@ -46,7 +46,7 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 
 scenario!(a_forked_childs_calls_are_refused_and_send_nothing, |world| {
     let client = world.builder().directory(false).build().unwrap();
-    // Without a directory entry or a renewal, any command sent after the fork would be the child's.
+    // The client writes no directory entry and renews nothing, so any command after the fork is the child's.
     let lock = client.get_lock("parents");
     let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
     let mut nested = Some(lock.acquire_with(&leased(LEASE)).unwrap().unwrap());
@@ -253,7 +253,7 @@ scenario!(a_child_that_drops_guards_ends_no_hold_of_the_parent, |world| {
 });
 
 scenario!(a_forked_child_cannot_make_a_client, |world| {
-    // Without a directory entry or a due renewal, any command sent after the fork would be the child's.
+    // The client writes no directory entry and renews nothing, so any command after the fork is the child's.
     let client = world.builder().lease(LEASE).directory(false).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let (url, store) = (world.proxy.url(), MemoryStore::new());
@@ -273,7 +273,7 @@ scenario!(a_forked_child_cannot_make_a_client, |world| {
 });
 
 #[test]
-fn a_fork_before_the_first_client_is_harmless() {
+fn both_processes_can_lock_if_the_fork_precedes_any_client() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let server = RedisServer::builder(&binary).start();

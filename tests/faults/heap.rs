@@ -53,7 +53,7 @@ scenario!(ten_thousand_expired_leases_leave_no_memory_allocated, |world| {
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
 
-/// In each round old holds end and new ones begin. At the end the maps must free the slots of them all.
+/// In each round old holds end and new ones begin. At the end the client's maps must free all slots.
 #[test]
 fn rounds_of_expired_leases_leave_no_memory_allocated() {
     alone(|| {

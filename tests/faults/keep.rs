@@ -40,7 +40,7 @@ scenario!(a_recalled_cached_lock_reaches_the_waiter_within_50_ms, |world| {
         if is_in_use {
             lock.lock().unwrap();
         } else {
-            // The sixth check for waiters is half a second away, so only the recall frees the lock in time.
+            // After five checks for waiters the next is half a second away, so only the recall is in time.
             use_until_checked(world, &lock, 5);
         }
         let asked = now();
@@ -123,7 +123,7 @@ scenario!(a_client_that_loses_its_subscription_frees_cached_locks, |world| {
     use_until_held(world, &lock);
 });
 
-scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
+scenario!(a_cached_lock_of_a_cut_off_client_is_free_after_its_lease, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
     let other = client(world);
     let lock = cached_lock(world, &keeper, "stock");

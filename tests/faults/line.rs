@@ -190,8 +190,8 @@ fn median_delay_by_stopped_first_waiter_is_under_60_ms() {
     }
 }
 
-// A queue drops clients without a recent attempt. The 1000 dead clients have one, so the release itself must
-// pass them over.
+// A queue drops clients without a recent attempt. The 1000 dead clients attempted recently, so the release
+// itself must pass them over.
 scenario!(median_delay_by_1000_dead_waiters_is_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
@@ -392,8 +392,8 @@ scenario!(a_waiter_served_locally_removes_its_clients_queue_place, |world| {
     }
 });
 
-// A multi-lock acquires plain locks by one script. With a fair lock among them it sends a request for each.
-scenario!(a_multi_lock_try_acquires_locks_reserved_for_other_clients, |world| {
+// Both ways are tested: plain locks are acquired by one script, but beside a fair lock by a request each.
+scenario!(trying_a_multi_lock_acquires_locks_reserved_for_others, |world| {
     let client = client(world);
     let reserve = |name: &str| {
         let next = format!("leasehold_lock_next:{{{name}}}");

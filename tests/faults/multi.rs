@@ -143,7 +143,7 @@ scenario!(a_multi_lock_lease_does_not_expire_counters_or_queues, |world| {
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // `q` is last in key order. After a wait for it, another script prolongs the earlier leases.
+        // After a wait for `q`, the last in key order, another script sets the leases: `contended` tests it.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {

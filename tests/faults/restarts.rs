@@ -171,8 +171,8 @@ scenario!(fencing_tokens_grow_after_a_server_restart_without_data, |world| {
     again.unlock().unwrap();
 });
 
-/// The maximum time from the server's return to a renewal: the interval of the connection check, or a failed
-/// attempt and the pause after it.
+/// The maximum time until a client renews its holds after its connections ended or the server returned: the
+/// interval of the connection check, or a failed attempt and the pause after it.
 const NOTICED: Duration = ms(300);
 
 // No renewal is due for long, so only the end of the connections makes the client check its holds.

@@ -31,7 +31,7 @@ fn builder(world: &World) -> leasehold::ClientBuilder {
 }
 
 #[test]
-fn locks_work_over_tls() {
+fn locks_exclude_wake_waiters_and_renew_over_tls() {
     secured(|world| {
         let [client, other] = [(); 2].map(|()| builder(world).lease(2 * L).build().unwrap());
         let guard = other.get_lock("secured").acquire().unwrap();

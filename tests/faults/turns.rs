@@ -100,7 +100,7 @@ scenario!(a_contended_cached_lock_is_reacquired_without_a_request, |world| {
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // By request 300, recalls have suspended `cached` on both clients: only time slices save requests.
+        // By then each client was recalled too often and pauses `cached`, so only time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();

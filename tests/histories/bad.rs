@@ -1,4 +1,4 @@
-//! Impossible histories, which both checkers must refuse, and histories at the edge, which both must accept.
+//! Impossible histories, which both checkers must refuse, and barely possible ones, which both must accept.
 //! Both checkers must also agree on random histories.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ const LIMIT: i64 = 3;
 
 /// Histories, one a line: the lock's kind, what is wrong, and steps. A step has a verb, up to two words, and
 /// the times of call and return (one time: no answer came, or an `end` is an expiry). The first word is the
-/// hold's number, or the answer of `available` or a count; the second is a token, units or an owner.
+/// hold's number, or what `available`, `count` or `count-down` returned; the second: token, units or owner.
 const BAD: &str = "
 mutex two owners at once: acquire 1 1-2; end 1 9-10; acquire 2 3-4; end 2 5-6
 mutex a second owner a moment before the first ends: acquire 1 1-2; end 1 9-10; acquire 2 3-8
@@ -186,7 +186,7 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // The next request comes soon after `time`, the last hold's end (semaphore: its grant, latch: its call).
+    // Each request follows `time`: the last hold's end, a semaphore's last grant, or a latch's last call.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);

@@ -27,7 +27,6 @@ pub(crate) enum World {
     ZooKeeper(ZooKeeper, Relay),
 }
 
-/// The delay of each request, and of each reply, on a slow link.
 const LINK: Duration = ms(20);
 
 impl World {

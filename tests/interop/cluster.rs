@@ -164,7 +164,7 @@ fn sharded_messages_wake_java_and_rust_waiters_on_a_cluster() {
 }
 
 #[test]
-fn fair_and_read_write_cluster_locks_work_across_languages() {
+fn java_and_rust_share_fair_and_read_write_locks_on_a_cluster() {
     let _alone = alone();
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.queue_up();

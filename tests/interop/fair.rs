@@ -70,7 +70,7 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // Each Java waiter ahead will, at its grant, subtract one `wait` from the time of this place.
+        // At its grant, each Java waiter ahead of `id` will subtract one `wait` from `id`'s time.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {

@@ -1,5 +1,5 @@
 //! A release in one language wakes a waiter of the other within 50 ms of the unlock call. One round in ten
-//! may take longer, but none 700 ms: a waiter that missed the message sleeps for longer than that.
+//! may take longer, but none as long as 700 ms: a waiter that missed the message sleeps for longer than that.
 
 use crate::agent::Peer;
 use crate::java;

@@ -105,7 +105,7 @@ fn the_architecture_checker_sees_uses_through_reexports() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// Each author of a store must read the trait, so it stays short: `Capabilities` has optional abilities.
+/// Each author of a store must read this trait, so it stays short. Optional abilities are in `Capabilities`.
 #[test]
 fn the_store_trait_has_at_most_sixteen_methods() {
     let files = all_sources();

@@ -1,4 +1,4 @@
-//! The stock demo as a user runs it: its counts, its verdict, its errors, and that no process or key remains.
+//! The stock demo, which has a row for each lock: its counts, verdict and errors, and that nothing remains.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;

@@ -286,7 +286,7 @@ fn both_crates_and_the_change_log_have_the_same_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// Plain `./check` builds neither `benches/peers` nor `examples/web`, which need complete lock files.
+/// Plain `./check` builds neither `benches/peers` nor `examples/web`, so only this test notices a stale file.
 #[test]
 fn other_cargo_lock_files_list_the_dependencies_of_leasehold() {
     let library = package("leasehold");

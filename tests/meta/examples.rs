@@ -156,7 +156,7 @@ fn the_work_queue_example_processes_every_item() {
 
 /// On a busy machine the processes' timers may differ by more than `at_least`. Then a tick may have no job,
 /// because a late job of an earlier tick still has the lock, or a second job when `at_least` has passed since
-/// the tick. Each job reports its delay.
+/// the tick. Each job reports its delay, which explains both.
 #[test]
 fn the_job_example_runs_one_job_per_tick() {
     const TICK: i64 = 500;

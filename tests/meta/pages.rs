@@ -66,7 +66,6 @@ fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
 const LONG: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Two clients of one user, and their server.
 struct Pair<'a> {
     server: &'a RedisServer,
     one: LockClient,
@@ -115,7 +114,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
 /// Makes the calls for which the page defines this user, so that the client needs each of the user's rights.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // Java can set the counter ahead of the clock. Then the script reads it by GET, which needs a right.
+    // Java can set a token counter ahead of the clock. The script then reads it by GET, which needs a right.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
