@@ -240,7 +240,7 @@ fn a_paused_leader_has_no_term_after_its_lease() {
 }
 
 #[test]
-fn a_pause_shorter_than_the_lease_loses_no_hold() {
+fn a_client_paused_for_less_than_its_lease_loses_no_hold() {
     let (clock, store) = place();
     let client = client(&store);
     let guard = client.get_lock("a").acquire().unwrap();

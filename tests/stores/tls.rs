@@ -48,7 +48,7 @@ impl Secured {
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();
         assert!(next > fence);
-        // In databases this name is longer than one TLS record.
+        // In databases this name is longer than one TLS record, so a request needs several.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.acquire().unwrap().unlock().unwrap();
