@@ -1,4 +1,4 @@
-//! Tests of the checkers that all tests use: each checker finds what is wrong.
+//! Tests of the checkers that other tests use: each checker finds what is wrong.
 
 use redis::{Commands, Connection};
 
@@ -33,7 +33,7 @@ fn in_child(test: &str) -> Option<String> {
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
 }
 
-/// Twice as many processes are busy as there are processors. Added up, their waits exceed the elapsed time.
+/// Twice as many processes are busy as there are processors, so a sum of their waits would be too long.
 #[test]
 fn measured_processor_waits_never_exceed_the_elapsed_time() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);

@@ -1,4 +1,4 @@
-//! `on_contended` on Redis: Redisson's waiters trigger it; its mark on the lock in Redis ends with the hold.
+//! `on_contended` on Redis. It marks the lock, so that waiters send a message; the mark ends with the hold.
 
 use redis::{Commands, Connection};
 

@@ -229,7 +229,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
         self.lock_rows(&format!("leasehold_locks WHERE {}", Self::has_name(name)))
     }
 
-    /// The table of names that tests share.
+    /// The table of lock names, for locks in transactions, that tests share.
     fn names(&self) -> Self::Names {
         self.names_in("leasehold_names")
     }
@@ -357,7 +357,7 @@ on_databases!(a_held_lock_never_delays_a_lock_of_another_name, D::shared(), |ser
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 });
 
-on_databases!(locks_in_transactions_delay_no_other_name_with_a_row, D::shared(), |server| {
+on_databases!(a_lock_in_a_transaction_delays_no_other_lock_that_has_a_row, D::shared(), |server| {
     let names = server.names();
     for &advisory in D::ADVISORY {
         let tag = fresh("other");
@@ -392,7 +392,7 @@ on_databases!(locks_in_transactions_delay_no_other_name_with_a_row, D::shared(),
     }
 });
 
-on_rows!(locks_work_after_the_directory_table_is_dropped, |server| {
+on_rows!(a_hold_survives_a_dropped_directory_table, |server| {
     let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let held = client.get_lock("a").acquire().unwrap();
@@ -580,8 +580,8 @@ on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| 
     assert!(held.unlock().unwrap_err().is_lost());
 });
 
-// A session lock ends only with its session, so the server ends a session that was idle for the lease.
-on_databases!(the_server_ends_a_session_that_idles_for_the_lease, D::shared(), |server| {
+// A session lock ends only with its session, so the server ends a session that idled for a whole lease.
+on_databases!(the_server_ends_a_session_that_is_idle_for_a_whole_lease, D::shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let lock = client.get_lock(fresh("fixed"));
     let asked = now();
@@ -733,7 +733,7 @@ on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server|
     }
 });
 
-on_databases!(several_connections_can_create_the_name_table_at_once, D::shared(), |server| {
+on_databases!(connections_can_create_the_same_table_of_lock_names_at_once, D::shared(), |server| {
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
         let (names, connections) = (D::new_names(&table).unwrap(), (0..8).map(|_| server.connect()));
@@ -787,7 +787,7 @@ on_databases!(sessions_that_await_a_missing_replica_do_not_accumulate, D::start_
         most = most.max(server.sessions_of("app"));
     }
     server.await_replicas(false);
-    // Without a limit each of the 12 tries would leave a session beside those that the client needs.
+    // Without a limit there would be more than 12 sessions, since each of the 12 tries would leave one.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 });

@@ -118,7 +118,7 @@ test_on!(a_version_that_may_revoke_leases_causes_a_warning, Etcd::start(), |serv
     throughout(ms(100), || warnings.is_empty());
 });
 
-test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
+test_on!(the_watch_reports_a_revoked_lease_at_once, Etcd::start(), |server| {
     if !may_revoke(&server) {
         return; // with this version of etcd only the next renewal finds the loss
     }

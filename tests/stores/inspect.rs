@@ -41,8 +41,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
             .unwrap();
         });
         assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-        // A hold without `max_hold` stores no note of its place, and inspection must not show the note of the
-        // hold before.
+        // A hold without `max_hold` stores no location, and inspection must not show that of the hold before.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
         assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");

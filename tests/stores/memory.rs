@@ -81,7 +81,7 @@ fn a_hold_is_renewed_until_its_max_hold_ends() {
 }
 
 #[test]
-fn an_explicit_lease_ends_to_the_millisecond() {
+fn an_explicit_lease_is_exact_to_the_millisecond() {
     let (clock, store) = world();
     let (lock, rival) =
         (LockClient::in_memory_with(&store).get_lock("a"), LockClient::in_memory_with(&store).get_lock("a"));

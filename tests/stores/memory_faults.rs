@@ -79,7 +79,7 @@ fn a_request_with_a_lost_answer_was_carried_out() {
 }
 
 #[test]
-fn the_event_of_a_failed_request_shows_an_unknown_outcome() {
+fn request_events_say_whether_the_outcome_is_unknown() {
     let (observer, requests) = observe(|event| match event {
         Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
         _ => None,
@@ -240,7 +240,7 @@ fn a_paused_leader_has_no_term_after_its_lease() {
 }
 
 #[test]
-fn a_pause_shorter_than_the_lease_loses_no_hold() {
+fn a_client_paused_for_less_than_its_lease_loses_no_hold() {
     let (clock, store) = place();
     let client = client(&store);
     let guard = client.get_lock("a").acquire().unwrap();

@@ -1,4 +1,4 @@
-//! Tests for MySQL and MariaDB only: restarts, killed connections, query plans, permissions, `GET_LOCK`, and
+//! Tests for MySQL and MariaDB only: late grants, query plans, locked rows, session locks (`GET_LOCK`), and
 //! locks in the caller's transaction.
 
 use leasehold::Result;
@@ -214,7 +214,7 @@ test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
     }
 });
 
-// A ping would keep the session alive only within its first idle limit, so longer leases need a new limit.
+// A ping only begins the session's present idle limit anew, so a longer lease needs a longer limit.
 test_on!(renewals_and_reentries_set_the_sessions_idle_limit, MysqlServer::shared(), |server| {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
@@ -239,7 +239,7 @@ test_on!(renewals_and_reentries_set_the_sessions_idle_limit, MysqlServer::shared
     assert!(eventually(LONG, || idle_limits_set(3) >= 3), "{renewed:?}");
 });
 
-test_on!(a_session_lock_without_answers_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
+test_on!(an_unconfirmed_session_lock_lasts_until_its_window_ends, MysqlServer::shared(), |server| {
     // Answers on connections whose number is below `silent` do not reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);

@@ -1,5 +1,5 @@
-//! Tests for PostgreSQL only: restarts, ended sessions, query plans, advisory locks, and locks in the
-//! caller's transaction.
+//! Tests for PostgreSQL only: query plans, ended and silent sessions, wake-ups, poolers, and calls inside a
+//! tokio task.
 
 use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};

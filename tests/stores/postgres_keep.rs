@@ -152,7 +152,7 @@ test_on!(a_locked_row_delays_no_renewal_of_another_cached_lock, PostgresServer::
     throughout(lease * 2, || !is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2);
 });
 
-test_on!(only_the_current_owner_writes_its_recall_channel, PostgresServer::start(), |server| {
+test_on!(a_lock_row_has_the_recall_channel_of_its_owner_only, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");
     let guard = client.get_lock(name).acquire_owned().unwrap();

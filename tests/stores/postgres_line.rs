@@ -344,7 +344,7 @@ test_on!(a_reservation_lasts_as_long_as_the_waiting_client_requested, shared(), 
 test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
-    // A release tries one statement first, or sends two if the client's last release notified somebody.
+    // The first release tries one statement first; the second sends two, since the first notified somebody.
     for waiter in ["b", "c"] {
         let held = client.get_lock(&name).acquire().unwrap();
         joining.batch_execute("BEGIN").unwrap();

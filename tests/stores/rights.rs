@@ -166,7 +166,7 @@ test_on!(calls_lacking_a_right_fail_with_words_of_zookeeper, ZooKeeper::start(CA
     assert!(!build("me:S3CR3T@").unwrap().get_lock("first").try_lock().unwrap());
 });
 
-// On SQLite the right is the file's mode, so each user is a process.
+// On SQLite the file's mode gives the rights, so a process of each system user makes the calls.
 #[test]
 fn calls_lacking_a_right_fail_with_words_of_sqlite() {
     const NO_USERS: &str = "no other users: only root can be them";

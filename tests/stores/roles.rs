@@ -147,7 +147,7 @@ on_databases!(unlock_after_a_cut_succeeds_only_when_the_server_confirms, D::star
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 });
 
-// With 150 ms for each, 16 round trips take 2.4 s, less than the connect time-out (3 s).
+// At 150 ms each, as between continents, 16 round trips take 2.4 s, less than the connect time-out (3 s).
 on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     server.make_user("app", "");
     // A round trip begins when the client sends something after an answer, or for the first time.

@@ -26,7 +26,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
-    // The test repeats the change, because a session that the client is just opening may outlive it.
+    // The test repeats the change, because it may miss a session that the client is just opening.
     let is_refused = || {
         change("second");
         locks().is_err_and(|error| error.kind() == ErrorKind::Authentication)

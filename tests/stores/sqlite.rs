@@ -147,7 +147,6 @@ fn calls_on_a_locked_file_fail_as_busy_in_time() {
     held.unlock().unwrap();
 }
 
-/// A small tmpfs stands for the full disk.
 #[test]
 fn a_full_disk_is_reported_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
@@ -678,8 +677,8 @@ fn the_reported_remaining_time_never_exceeds_the_lease() {
     assert_eq!(other.list("a").next().unwrap().unwrap().remaining, Some(lease));
 }
 
-/// A restart ends all holders of this machine, but the row may be another machine's. So its lease still
-/// counts, until its end by the wall clock.
+/// A row with another boot id may be of a dead holder, or of a living one in another time namespace (a
+/// container). So its lease still counts, until its end by the wall clock.
 #[test]
 fn a_lease_from_before_a_machine_restart_still_ends() {
     let file = File::new();

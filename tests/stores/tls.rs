@@ -1,4 +1,4 @@
-//! TLS to stores other than Redis: clients work over TLS, and refuse a server that is not the right one.
+//! TLS to databases and ZooKeeper, whose impostors clients refuse; servers that require client certificates.
 
 use mysql::prelude::Queryable as _;
 
@@ -48,7 +48,7 @@ impl Secured {
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();
         assert!(next > fence);
-        // In databases this name is longer than one TLS record.
+        // In databases this name is longer than one TLS record, so a request needs several.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.acquire().unwrap().unlock().unwrap();
@@ -169,7 +169,7 @@ test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server|
         ("localhost", server.port(), format!("sslmode=require&sslrootcert={unknown}"), ErrorKind::Tls),
         ("localhost", server.port(), format!("sslmode=verify-ca&sslrootcert={unknown}"), ErrorKind::Tls),
         ("127.0.0.2", elsewhere, format!("sslrootcert={ca}"), ErrorKind::Tls),
-        // A public authority gives every impostor a certificate, and `verify-ca` does not check the name.
+        // `verify-ca` does not check the name, so with public authorities it would accept any impostor.
         ("localhost", server.port(), "sslmode=verify-ca".to_owned(), ErrorKind::InvalidInput),
         (
             "localhost",
@@ -224,7 +224,7 @@ test_on!(no_mysql_ssl_mode_protects_less_than_its_name_says, MysqlServer::start_
     }
     for (builder, kind) in [
         (at("localhost", server.port(), "").tls_ca(&unknown), ErrorKind::Tls),
-        // In these modes the driver also accepts a certificate of any public authority, for any name.
+        // In these modes the driver also accepts any public certificate for any name, so they are refused.
         (at("localhost", server.port(), "?ssl-mode=REQUIRED").tls_ca(&ca), ErrorKind::InvalidInput),
         (at("localhost", server.port(), "?ssl-mode=VERIFY_CA").tls_ca(&ca), ErrorKind::InvalidInput),
         (at("localhost", server.port(), "?ssl-mode=VERIFY_CA"), ErrorKind::InvalidInput),

@@ -64,8 +64,8 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // `seldom` allows each of the three waiters a poll every 40 ms, and eight other requests in all. On a busy
-    // machine even the poller may poll less often than that.
+    // The three other waiters poll every 50 to 100 ms; `seldom` allows 40 ms, and eight more requests. On a
+    // busy machine even the poller may poll less often than that.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
@@ -79,7 +79,7 @@ test_on!(only_one_of_many_waiting_mysql_clients_polls_often, MysqlServer::start(
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "clients are left in the queue");
 });
 
-// The first client polls for a second name too. So its connection stays open, and does not free the turn.
+// The first client's connection stays open for a second name, so the client itself must give up the turn.
 test_on!(the_turn_to_poll_passes_to_the_next_waiting_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();
@@ -125,7 +125,7 @@ fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     let hand_offs = (1..=21).map(|round: usize| {
         wait(clients[round % 2], name, round, &got);
         assert!(eventually(LONG, || clients[round % 2].stats().waiters == 1));
-        // The waiter's client has time to become the poller.
+        // The waiter's client has time to get the polling turn, so it polls often when the lock is released.
         let_pass(ms(100 + round as u64 * 7 % 50), "nothing is to be seen of a session lock's turnstile");
         let released = now();
         held.take().unwrap().unlock().unwrap();

@@ -158,7 +158,7 @@ pub fn threads() -> Option<Vec<String>> {
     )
 }
 
-/// The number of open files, without those of `/proc`, which the stall meter and this function open.
+/// The number of open files outside `/proc`, as the stall meter opens those inside; `None` if unknown.
 fn descriptors() -> Option<usize> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

@@ -19,7 +19,7 @@ pub const NOW: &str = "<now>";
 pub const LASTS: &str = "<lasts>";
 pub const UNLOCK: &str = "<unlock>";
 
-/// The locks of Redisson that are explored. A read-write lock has two parts.
+/// The locks of Redisson that are explored. `Read` and `Write` are those of a read-write lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Plain,
@@ -158,7 +158,7 @@ impl Foreign {
                 _ => return Err(format!("{op:?}: {reply:?}")),
             },
             (Op::Release(_), Reply::Nil) => Answer::Lost,
-            // The reader holds nothing any more, but other readers hold the lock.
+            // This reader has released its last level; other readers still hold the lock.
             (Op::Release(0), Reply::Number(0)) if part == Part::Read => Answer::Freed,
             (Op::Release(_), Reply::Number(0)) => Answer::StillHeld,
             (Op::Release(_), Reply::Number(1)) => Answer::Freed,

@@ -2,7 +2,7 @@
 
 use crate::server::{Reply, Server, Value};
 
-/// How long a lease lasts, and how long a place in a fair lock's queue lasts that nobody renews.
+/// How long a lease lasts, and after which time an unrenewed place in a fair lock's queue expires.
 pub const LEASE_MS: u64 = 1000;
 pub const ALIVE_MS: u64 = 600;
 /// How long the server keeps the outcome of a semaphore's request.
@@ -353,7 +353,6 @@ impl Kind {
         })
     }
 
-    /// The owner's hold count on the server.
     #[must_use]
     pub fn count(self, server: &Server, who: &Who) -> u8 {
         if let Kind::Semaphore(_) = self {
@@ -393,8 +392,8 @@ impl Kind {
         is_queue || self.may_be_left(key) && !key.starts_with("leasehold_")
     }
 
-    /// Whether a key may exist after all owners have finished: a semaphore, a counter, or a record that
-    /// expires.
+    /// Whether a key may exist after all owners have finished: a semaphore, a counter, a request's
+    /// outcome, or a read-write lock's set of readers. The last two expire.
     #[must_use]
     pub fn may_be_left(self, key: &str) -> bool {
         let is_semaphore = matches!(self, Kind::Semaphore(_)) && key == LOCK;

@@ -108,8 +108,8 @@ fn the_server_model_answers_as_redis_does() {
                 .arg(commands.join(&"|".to_owned()))
                 .query(&mut connection)
                 .expect("an answer of the server");
-            // Whether time stands still during a script depends on the server's version, so the model tries
-            // all times that differ from the server's by at most `apart` ms.
+            // On some versions of the server, time passes while a script runs. So the model tries all times
+            // that differ from the server's by at most `apart` ms.
             let apart = 1 + asked.elapsed().as_millis() as u64;
             let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
             let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };

@@ -169,7 +169,7 @@ fn evaluated(connection: &mut Connection, text: &str, keys: &[String], arguments
     reply(&answer.expect("an answer of the server"))
 }
 
-/// Whether two replies are equal, except that times may differ by up to `apart` milliseconds.
+/// Whether two replies are equal, except that times (numbers from 1000 on) may differ by up to `apart` ms.
 fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
     let time = |reply: &Reply| match reply {
         Reply::Number(number) => Some(*number),

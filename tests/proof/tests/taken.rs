@@ -270,8 +270,8 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // This key expires, because the scripts give its expiry to the key `OUT`, which must have
-                // one.
+                // The permits expire here: the scripts give the set of granted permits (`OUT`) the same
+                // expiry, and `fault` reports an `OUT` without one.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

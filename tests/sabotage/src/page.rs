@@ -14,8 +14,8 @@ const MOST_EQUIVALENT: usize = 15;
 const HEAD: &str = "# Sabotage: the score\n\nWritten by `LEASEHOLD_BLESS=1 ./check sabotage`, with each mutation in \
     `target/figures/sabotage.md`. The page on [what was checked](../proof.md) says what it shows.\n\n";
 
-/// Writes each mutation's verdict, perhaps of an earlier run, below `target`, with `LEASEHOLD_BLESS` also the
-/// page. Without it, fails if all were run and the score is too low or too many are called equivalent.
+/// Writes all verdicts, also earlier ones, to a file below `target`. With `LEASEHOLD_BLESS` writes the page;
+/// else fails if all mutations were run and the score is too low, or too many are called equivalent.
 pub fn write(root: &Path, mutations: &[Mutation], record: &Record) -> Result<()> {
     let count = |wanted: Verdict| mutations.iter().filter(|one| record.verdict(one) == Some(wanted)).count();
     let equivalent = mutations.iter().filter(|one| one.equivalent.is_some()).count();

@@ -126,7 +126,7 @@ impl Orders {
 }
 
 /// A deadlock of two processes is reported, and broken where requested, within three seconds. If it is
-/// broken, one of them acquires. If one is killed, the deadlock is reported as over after that one's lease.
+/// broken, one process acquires. If one is killed, the deadlock is reported as over after its lease.
 pub(crate) fn two_processes_deadlock_is_reported_and_broken(store: &str, start: Start) {
     if let Ok(orders) = std::env::var(ORDERS) {
         return serde_json::from_str::<Orders>(&orders).unwrap().take_both();

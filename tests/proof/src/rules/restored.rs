@@ -46,7 +46,7 @@ enum Vote {
 enum Seen {
     Counts,
     Asked(u8),
-    /// The hold was restored. With `before_round` a renewal has begun since; if it succeeds, the vote counts.
+    /// The hold was restored. `before_round`: a renewal began later; if it succeeds, the vote counts.
     GivenBack {
         before_round: bool,
     },

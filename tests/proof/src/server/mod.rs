@@ -81,7 +81,7 @@ fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     (from as usize, (to - from + 1).max(0) as usize)
 }
 
-/// Reads a score, which must be an integer. A large one may be in Lua's notation (1e+15).
+/// A score, perhaps in Lua's notation (1e+15); `None` if the text is no integer or is too large.
 fn score(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     #[allow(clippy::cast_possible_truncation)]

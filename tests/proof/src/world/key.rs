@@ -70,7 +70,7 @@ impl World<'_> {
             let waited = if owner.has_asked { since(owner.since_us) } else { 0 };
             write!(key, "|{} {} {waited} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
         }
-        // The order of different clients' requests does not matter.
+        // Requests of different clients may arrive in any order, so the text does not show their order.
         let mut requests: Vec<&Request> = self.requests.iter().collect();
         requests.sort_by_key(|request| (request.who.client, !request.is_in_order));
         let requests: Vec<String> = requests

@@ -278,7 +278,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Ends the owner's cycle (acquire to release). With `gives_number_up` the next has a new owner number.
+    /// Ends the owner's cycle (acquire to release). With `gives_number_up` the next cycle has a new number.
     fn end_cycle(&mut self, owner: usize, gives_number_up: bool) {
         let owner = &mut self.owners[owner];
         owner.phase = Phase::Idle;

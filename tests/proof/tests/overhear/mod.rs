@@ -74,7 +74,7 @@ fn jar() -> Result<(), String> {
     }
 }
 
-/// The Java agent of `tests/interop/agent.rs`, which describes requests and answers.
+/// The Java agent, whose requests and answers `tests/interop/agent.rs` describes.
 struct Java {
     _program: Program,
     requests: ChildStdin,

@@ -1,4 +1,4 @@
-//! A real Redis server, with whose answers tests compare those of the model.
+//! A real Redis server, with which tests compare the model.
 
 use std::net::TcpListener;
 use std::path::Path;
