@@ -23,7 +23,7 @@ fn connect(store: &MemoryStore) -> Result<LockClient> {
     }
 }
 
-/// Starts the import, unless one is under way.
+/// Imports; `false` if another import is under way.
 fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> Result<bool> {
     let lock = client.lock_builder(NAME).non_reentrant().max_hold(MAX_HOLD).build();
     let Some(guard) = lock.try_acquire()? else {

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         timer(&client, u32::try_from(process)?, Duration::from_millis(first_ms), tick)?;
         return Ok(());
     }
-    // The first tick leaves all processes enough time to start.
+    // The first tick is a second from now, so that all processes have started by then.
     let first = SystemTime::now().duration_since(UNIX_EPOCH)? + Duration::from_secs(1);
     if std::env::var_os("REDIS_URL").is_some() {
         let start = |process: u32| {

@@ -43,7 +43,7 @@ const TABLES: [&str; 5] = [
 const TOKEN: &str = "form-7f3a";
 /// The worker's lease, which is not renewed.
 const LEASE: Duration = Duration::from_secs(20);
-/// A lease that ends during the pause.
+/// A lease that ends while a worker is stopped between its read and its write.
 const SHORT_LEASE: Duration = Duration::from_millis(500);
 /// How long a worker waits for the other worker, which the lock may keep out.
 const MEETING: Duration = Duration::from_millis(1_500);
@@ -265,7 +265,7 @@ pub(crate) struct Report {
     /// For each combination of guards: the result of a race, of a pause, and of a resend.
     pub(crate) rows: Vec<(&'static str, [Became; 3])>,
     pub(crate) swept: u64,
-    /// With `look` at REPEATABLE READ and at READ COMMITTED, then without `look` at the same two levels.
+    /// On MySQL: with `look` at REPEATABLE READ and READ COMMITTED, then without `look` at the same levels.
     pub(crate) tutorials: Option<[Tutorial; 4]>,
 }
 

@@ -66,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// After the kill of a SETNX holder without an expiry: whether the next SETNX succeeds, and the key's TTL.
+/// What a killed holder of a SETNX key without expiry leaves: whether the next SETNX succeeds, and the TTL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leftover {
     pub(crate) next_one_got_it: bool,

@@ -169,7 +169,7 @@ impl Servers {
         })
     }
 
-    /// Restarts the server of `Single`, or gives up a ring's; returns the message for the workers, if any.
+    /// Restarts the killed server of `Single`. On a ring, returns the node list without the killed node.
     pub(crate) fn mend(&mut self) -> Result<Option<Nodes>> {
         let struck = self.struck.ok_or("no server was struck")?;
         match self.topology {

@@ -236,7 +236,7 @@ impl Till<'_> {
         Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
-    /// Goes on after a failed release, and counts those of locks that were lost, by a stop for example.
+    /// Tolerates a failed release, and counts it if the lock was lost, as after a stop of this process.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
             Err(e) if e.work_ran() => {

@@ -92,7 +92,7 @@ pub mod prelude {
 }
 
 /// Defines a test on the server that `$server` starts; without a server the test is skipped. `$alone`, such
-/// as a mutex guard against the program's other tests, lives as long as the test.
+/// as a mutex guard that keeps the program's other tests out, lives as long as the test.
 macro_rules! test_on {
     ($name:ident, $alone:expr, $server:expr, |$given:pat_param| $body:block) => {
         #[test]

@@ -67,7 +67,7 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // A starting server removes other servers' temporary tables from its folder, so each has its own.
+        // A starting server deletes all temporary tables in its `tmpdir`, so no two servers share one.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {

@@ -127,7 +127,7 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // The kernel removes the devices together with the namespace.
+        // The kernel removes the devices too, so only the namespace is deleted.
         if let Err(error) = run(&["ip", "netns", "del", &self.name]) {
             shout(&format!("{error}: the namespace {} stays", self.name));
         }

@@ -69,7 +69,7 @@ impl Observer for Seen {
     }
 }
 
-/// An observer that sends what `pick` returns for an event, and the receiver.
+/// An observer that sends what `pick` returns for an event (nothing if `None`), and the receiver.
 pub fn observe<T: Send + 'static>(
     pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
 ) -> (impl Observer, Receiver<T>) {

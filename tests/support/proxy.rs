@@ -139,8 +139,8 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// How many commands the fault has hit so far. A fault that concerns a reply counts when the reply
-    /// arrives.
+    /// How many commands the fault has hit so far. If the fault concerns the reply, a command is hit when its
+    /// reply arrives.
     pub fn hits(&self) -> usize {
         self.shared.state.lock().faults[self.id].hits
     }

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// The time limits for a server to start, and to answer an admin connection.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The client name and the user of admin connections, which the check in `epilogue` does not count.
+/// The client name and the user of admin connections. `epilogue` does not count them as left over.
 pub const ADMIN: &str = "support-admin";
 const ADMIN_PASSWORD: &str = "support-admin-password";
 
@@ -109,8 +109,8 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// A URL from `LEASEHOLD_TEST_REDIS`, for systems on which tests cannot start servers (Windows). All tests
-/// share server 0. A test may end the connections of server 1, and restart server 2.
+/// URL number `which` in `LEASEHOLD_TEST_REDIS`, for systems on which tests cannot start servers (Windows).
+/// All tests share server 0. A test may end the connections of server 1, and restart server 2.
 pub fn given(which: usize) -> Option<String> {
     let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
     urls.split(' ').nth(which).map(str::to_owned)
@@ -511,7 +511,7 @@ impl RedisServer {
 }
 
 /// A free TCP port, reserved until drop, so that a server can restart on it. No outgoing connection takes it,
-/// as it is below the kernel's range for them. No other test takes it, as a UDP socket has the same number.
+/// as it is below the kernel's range for them. No other test takes it, since each first binds the UDP port.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,

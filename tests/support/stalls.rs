@@ -143,7 +143,7 @@ pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, 
 struct Queues {
     looked: Instant,
     took: Duration,
-    /// The id of the meter's own thread, which is not counted, since no test waits for it.
+    /// The id of the meter's own thread, once known. It is not counted, since no test waits for it.
     meter: Option<u32>,
     waited: HashMap<(u32, u32), Duration>,
 }
@@ -210,7 +210,7 @@ fn number_in(name: Option<&OsStr>) -> Option<u32> {
     name?.to_str()?.parse().ok()
 }
 
-/// A thread's time in a run queue: the second number in the file, in nanoseconds.
+/// A thread's time in a run queue: the second number in the file, in nanoseconds; `None` if unreadable.
 fn waited(task: &Path) -> Option<Duration> {
     let numbers = fs::read_to_string(task.join("schedstat")).ok()?;
     numbers.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

@@ -226,7 +226,7 @@ impl<T: Send + 'static> Waiter<T> {
         Waiter { call, task: PathBuf::from("/proc").join(task) }
     }
 
-    /// Waits until the thread has slept for [`REST`] without waking, or its call has returned.
+    /// Waits until the thread has slept for [`REST`] without waking, or fifteen times, or its call is over.
     #[track_caller]
     pub fn settle(&self) {
         let begun = now();

@@ -214,7 +214,7 @@ impl ZooKeeper {
     }
 }
 
-/// The values of `Interference::cuts`: a cut is requested; the request that creates the node has passed.
+/// Values of `Interference::cuts`: a cut is requested; then a request that creates a node has passed.
 const ARMED: u8 = 1;
 const MADE: u8 = 2;
 

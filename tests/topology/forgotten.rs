@@ -12,7 +12,7 @@ use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
 
-/// How many of its last grants each thread checks. Older grants have reached the replicas.
+/// How many of its last grants each thread holds and checks, since failovers forget only the last ones.
 const LOOKED_AT: usize = 400;
 /// While the replicas lag, clients that wait for no replica must be granted this many locks.
 const MISSED: usize = 600;

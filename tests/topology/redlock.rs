@@ -183,7 +183,7 @@ test_on!(redlock_refuses_a_cluster_member_as_a_server, alone(), Nodes::start(2),
     assert!(error.to_string().contains(&member.port().to_string()), "{error}");
 });
 
-test_on!(redlock_warns_about_even_server_counts_and_replicas, alone(), Nodes::start(4), |nodes| {
+test_on!(redlock_warns_about_servers_even_in_number_or_with_replicas, alone(), Nodes::start(4), |nodes| {
     let of = format!("replicaof 127.0.0.1 {}", nodes.servers[2].port());
     let _replica = RedisServer::builder(nodes.servers[0].binary()).config(&of).start();
     comes_true_within(LONG, || {
@@ -278,7 +278,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
 });
 
 test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nodes::start(5), |nodes| {
-    // A request lasts at most a tenth of the lease, which is longer here than the node time-out.
+    // The lease is long, so that the node time-out, and not a tenth of the lease, limits each request.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
     takes_and_gives_back(&lock);
@@ -352,7 +352,7 @@ test_on!(a_minority_that_is_down_at_first_joins_later, alone(), Nodes::start(5),
     nodes.all_take_part(&client.get_lock(&name));
 });
 
-test_on!(a_minority_that_refuses_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
+test_on!(a_minority_that_refuses_the_client_at_first_joins_later, alone(), Nodes::start(5), |nodes| {
     let set = |at: usize, command: &[&str]| {
         redis::cmd(command[0]).arg(&command[1..]).exec(&mut nodes.servers[at].admin()).unwrap();
     };
@@ -455,7 +455,7 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
 /// A short lease, for tests that wait for renewals or for longer than the lease.
 const BRIEF: Duration = ms(3000);
 
-/// Waits for two renewals (one may be running), so that a restored hold counts for the majority again.
+/// Waits for two renewals. The first may have begun before a server got the hold back; the second did not.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());

@@ -90,7 +90,7 @@ test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
     }
 });
 
-/// From Redis 7.2 on, WAIT waits only on a connection that wrote before, so the client must write first.
+/// From Redis 7.2 on, WAIT returns at once if its connection wrote nothing, so the client writes first.
 #[test]
 fn no_server_version_grants_while_the_required_replica_is_stopped() {
     for binary in matrix() {

@@ -134,7 +134,7 @@ test_on!(a_moved_name_is_granted_only_after_its_hold_ends, servers(3), |servers|
     fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 });
 
-test_on!(fair_read_write_and_token_locks_survive_a_ring_change, servers(3), |servers| {
+test_on!(a_ring_change_frees_no_fair_token_or_read_write_lock, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     type Make = fn(&LockClient, &str) -> RedisLock;
@@ -180,7 +180,7 @@ test_on!(fair_read_write_and_token_locks_survive_a_ring_change, servers(3), |ser
     }
 });
 
-test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
+test_on!(waiters_are_woken_by_the_new_node_after_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
     // Until the waiter learns of the change, its attempts fail, so its retry time-out is long.

@@ -1,4 +1,4 @@
-//! The loops that put load on a peer whose calls block.
+//! The loops that put load on a lock library (a *peer*) whose calls block.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use crate::peers;
 use crate::stamp;
 use crate::tally::{Outcome, Tally};
 
-/// A client of the measured lock.
+/// A client of the lock library under test.
 pub trait Peer: Sync {
     /// Makes the calling thread's session. The `key` of its methods is a position in `names`.
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>>;
@@ -279,7 +279,7 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
                 }
                 drop(done.send(tally));
                 if own_clients {
-                    // All clients end together, so that no client's end falls into the measured time.
+                    // All clients are dropped together, so that none disconnects during the measurement.
                     over.wait();
                 }
             })?;

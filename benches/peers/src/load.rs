@@ -5,10 +5,10 @@
 //! |-----------|--------------------------------|----------------|
 //! | `cycles`  | `ready` (connected, warmed up), then the result | `go` |
 //! | `handoff` | the same | `go` |
-//! | `held`    | `ready`, `holding`, then the result | `go`, `check` |
+//! | `held`    | `ready`, `holding` (all keys locked), then the result | `go`, `check` (what is still held) |
 //! | `holder`  | `ready` (the lock held), then the result | `release` |
-//! | `waiters` | `ready` (the threads started), `waiting`, then the result | `go` |
-//! | `crowd`   | `ready` (the clients made), `waiting`, `served`, then the result | `go` |
+//! | `waiters` | `ready` (the threads started), `waiting` (all ask for the lock), then the result | `go` |
+//! | `crowd`   | `ready` (the clients made), `waiting`, `served` (each had it), then the result | `go` |
 //!
 //! The result is one JSON object, see [`crate::tally::Outcome`]. A driver whose standard input ends gives up.
 

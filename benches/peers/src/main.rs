@@ -29,7 +29,7 @@ use clap::Parser;
 enum Command {
     /// Puts one peer under one load; `load.rs` explains the flags and the protocol.
     Drive(load::Load),
-    /// Puts contenders on one store under one load; see `stores`.
+    /// Measures leasehold on one store under one load; `stores` starts this.
     Store(stores::child::One),
     /// Measures leasehold on every store in turn and writes the report.
     Stores(stores::Options),

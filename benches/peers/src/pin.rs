@@ -75,7 +75,7 @@ mod tests {
     use crate::workload::Cores;
 
     #[test]
-    fn core_lists_may_contain_ranges() {
+    fn core_lists_with_ranges_are_parsed() {
         assert_eq!(parse("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(parse("7"), [7]);
     }

@@ -55,7 +55,7 @@ impl<F: Fn() -> Option<f64>> Watch<F> {
         Watch { servers, before }
     }
 
-    /// Returns `None` except on Linux.
+    /// Returns `None` if the ticks cannot be read, as on all systems but Linux.
     pub fn end(self) -> Option<Disturbance> {
         between(self.before?, (self.servers)().and_then(ticks)?)
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn other_load_or_steal_above_its_limit_is_rejected() {
+    fn too_much_foreign_load_or_stolen_time_is_a_disturbance() {
         let disturbed = |others, steal| Disturbance { others, steal }.is_too_much();
         assert!(!disturbed(0.05, 0.02));
         assert!(disturbed(0.051, 0.0));

@@ -184,7 +184,7 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the cycles and the longest wait of a few peers.
+    /// Writes the cycles per second and the longest wait of each peer in `SHOWN`.
     fn write_overview(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "## Cycles/s (longest wait in ms)\n")?;
         writeln!(out, "| | {} |\n|---|{}", SHOWN.map(name).join(" | "), "---:|".repeat(SHOWN.len()))?;

@@ -99,7 +99,7 @@ pub struct Run {
     pub version: String,
     /// What failed during the run.
     pub note: Option<String>,
-    /// `None` except on Linux.
+    /// `None` if it cannot be measured, as on all systems but Linux.
     pub disturbance: Option<Disturbance>,
 }
 
@@ -480,7 +480,7 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    /// Starts the process that waits for the holder's lock; returns it, and the connections before its start.
+    /// Starts the process that waits for the holder's lock; returns it, and the connection count before.
     fn beside(
         &mut self,
         holder: &mut Driver,
@@ -655,7 +655,7 @@ impl Race {
     }
 }
 
-/// One hold of a process: CLOCK_MONOTONIC in ns.
+/// The times of one hold by a process: CLOCK_MONOTONIC in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hold {
     got: u64,

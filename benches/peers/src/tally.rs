@@ -10,7 +10,7 @@ const STEP: f64 = 1.02;
 /// One thread's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Cycles within the measured time, which the last one may exceed.
+    /// Cycles whose lock was acquired within the measured time.
     pub cycles: u64,
     /// Locks acquired since `go`, including the last one, which may come after the measured time.
     pub acquired: u64,

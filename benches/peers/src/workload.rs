@@ -1,4 +1,4 @@
-//! The workloads, and the peers that run each.
+//! The workloads, and the lock libraries (*peers*) that run each.
 
 use std::time::Duration;
 

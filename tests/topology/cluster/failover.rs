@@ -157,7 +157,7 @@ fn within(from: Instant, to: Instant, promised: Duration, what: &str) {
 }
 
 #[test]
-fn cluster_calls_end_in_time_while_slots_lack_a_server() {
+fn timed_waits_fail_in_time_while_slots_have_no_server() {
     alone_within(Duration::from_secs(120), || {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start_for_failovers() else { return };

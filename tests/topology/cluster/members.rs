@@ -94,7 +94,7 @@ fn the_certificate_of_each_tls_member_is_verified() {
 
 /// leasehold avoids the `redis` crate's cluster client, which would send a script up to 17 times.
 #[test]
-fn cluster_calls_send_one_script_and_replicated_grants_two() {
+fn a_cluster_grant_runs_one_script_or_two_if_replicas_confirm() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);

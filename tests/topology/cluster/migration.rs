@@ -153,7 +153,7 @@ fn every_waiter_is_granted_after_its_slot_moved() {
 }
 
 #[test]
-fn a_hold_and_its_waiter_survive_moving_their_slot() {
+fn a_release_after_a_slot_move_wakes_the_waiter() {
     on_cluster(|cluster| {
         let seen = Seen::default();
         for (number, way) in [Auto, Plain, Auto, Plain].into_iter().enumerate() {
@@ -168,8 +168,8 @@ fn a_hold_and_its_waiter_survive_moving_their_slot() {
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
             assert!(eventually(LONG, || listens(0)));
             move_slot(cluster, &name, 1, || ());
-            // When the member ends a sharded subscription, the client tries the lock, and so learns where to
-            // subscribe. A plain subscription stays, since plain messages reach all members.
+            // When the old member ends a sharded subscription, the client tries the lock, and finds the new
+            // member. A plain subscription stays, since plain messages reach all members.
             assert!(
                 way == Plain || eventually(LONG, || listens(1)),
                 "the client does not listen at the new member"
@@ -189,7 +189,7 @@ fn a_hold_and_its_waiter_survive_moving_their_slot() {
 
 /// While a slot moves, the client finds moved keys, and creates new keys, on the new member.
 #[test]
-fn locks_work_in_the_middle_of_moving_a_slot() {
+fn moved_and_new_locks_are_usable_while_their_slot_moves() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
@@ -226,7 +226,7 @@ fn locks_work_in_the_middle_of_moving_a_slot() {
 /// The queue has moved already, and the lock has not. Then no waiter is notified, but no call fails, and the
 /// client does not take the members' errors for missing permissions.
 #[test]
-fn a_lock_works_when_only_its_queue_has_moved() {
+fn a_lock_is_granted_when_only_its_queue_has_moved() {
     on_cluster(|cluster| {
         for way in [Auto, Plain] {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();

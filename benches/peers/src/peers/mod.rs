@@ -1,4 +1,4 @@
-//! The peers that are written in Rust.
+//! The compared lock libraries (*peers*) that are written in Rust.
 
 mod article;
 mod ours;
@@ -17,7 +17,7 @@ use crate::load::{Kind, Load, Sort};
 pub const LEASE_MS: usize = 30_000;
 
 pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
-    // In a crowd each thread opens its own client, for one thread.
+    // In a crowd each thread calls this function, so its client is for one thread.
     let threads = if load.kind == Kind::Crowd { 1 } else { load.threads };
     Ok(match load.peer.as_str() {
         "leasehold" if load.sort != Sort::Plain => {

@@ -1,7 +1,7 @@
 //! The limit for threads that share one connection: leasehold's two requests, without anything else.
 //!
 //! A thread sends its release only together with its next acquire, and waits for the answer to the acquire.
-//! Requests that come while a thread writes go with its next write. One thread reads all answers.
+//! Requests that come during a write go with the next write. One thread reads all answers.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

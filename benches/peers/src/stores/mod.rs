@@ -92,7 +92,7 @@ struct Run {
     round: usize,
     metrics: Metrics,
     note: Option<String>,
-    /// `None` except on Linux.
+    /// `None` if it cannot be measured, as on all systems but Linux.
     disturbance: Option<Disturbance>,
 }
 
