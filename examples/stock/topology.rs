@@ -20,7 +20,6 @@ use crate::worker::LEASE;
 
 /// The environment variable that names the server program; `./demo` sets it.
 const PROGRAM: &str = "LEASEHOLD_DEMO_SERVER";
-/// The name of the configuration file in a server's folder.
 const CONFIG: &str = "server.conf";
 const START_LIMIT: Duration = Duration::from_secs(10);
 

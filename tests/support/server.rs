@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// The time limits for a server to start, and to answer an admin connection.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The client name and the user of admin connections. `epilogue` does not count them as left over.
+/// The client name and the user of admin connections. `epilogue` does not count these connections.
 pub const ADMIN: &str = "support-admin";
 const ADMIN_PASSWORD: &str = "support-admin-password";
 
@@ -129,7 +129,6 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// How a server listens for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Tcp,

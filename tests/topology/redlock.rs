@@ -455,7 +455,7 @@ test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start
 /// A short lease, for tests that wait for renewals or for longer than the lease.
 const BRIEF: Duration = ms(3000);
 
-/// Waits for two renewals. The first may have begun before a server got the hold back; the second did not.
+/// Waits until a restored hold counts: for two renewals, as the first may have begun before the restore.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());
