@@ -195,7 +195,7 @@ impl Error {
                 "the caller no longer holds the lock: its lease ran out, or the server lost it".to_owned()
             }
             NotHeld::HeldBy(owner) => {
-                format!("{owner} holds the lock, and only the holder can release it")
+                format!("{owner} holds the lock, and only that thread, task or guard can release it")
             }
             NotHeld::Free => "nobody holds the lock: it was released already, or never acquired".to_owned(),
         };
