@@ -83,7 +83,7 @@ pub(crate) struct Tally {
     pub(crate) waits: Vec<(u64, u64)>,
     /// Sales given up, because a newer fencing token was seen or the guard's check failed.
     pub(crate) refused: u64,
-    /// Releases that failed, for example because the lock was lost.
+    /// Releases that failed because the lock was lost.
     pub(crate) told_lost: u64,
 }
 

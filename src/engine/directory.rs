@@ -158,7 +158,7 @@ impl Core {
     pub(crate) fn add_waiters(&self, key: &str, seen: &mut Inspection) {
         // No subscriber means no waiter (unless one spins), except on token locks, whose waiters only poll.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
-        // A store with queues of its own has shown all waiters.
+        // On etcd and ZooKeeper each waiter has a key or node in the lock's queue, so `seen` has all waiters.
         let has_queues = || (self.store.capabilities.queues)(Kind::Mutex);
         let is_known = is_known || seen.listeners.is_none() && has_queues();
         // A free lock has no waiters, and entries that name some are out of date.

@@ -101,7 +101,7 @@ impl Round {
         let sent = core.clock.now();
         let (mut asked, mut claims) = (Vec::new(), Vec::new());
         let mut lag = Duration::ZERO;
-        // Locks whose mutex is taken wait for the next batch, unless all are taken: see `free_first`.
+        // Locks whose mutex is taken wait for the next batch. If all are taken, `take_free` takes out one.
         let free = take_free(&mut batch.items, |item| &item.hold.local);
         self.due.put_off(&mut batch.items);
         for item in free {

@@ -40,8 +40,8 @@ pub(crate) struct Claim {
     /// The hold count, for renewals: Redlock restores it on a server that lost the hold.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client caches the hold after its last level, until another client's waiter recalls it (see
-    /// [`HoldCaching`](super::capabilities::HoldCaching)).
+    /// Whether the client caches the hold when its last level ends, until another client's waiter recalls it
+    /// (see [`HoldCaching`](super::capabilities::HoldCaching)).
     pub(crate) caches: bool,
     /// Whether the holder wants to learn of waiters, by their recalls. Its owner number is then not reused: a
     /// late request under the number could make waiters send recalls to a later hold.

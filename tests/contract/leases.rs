@@ -156,7 +156,7 @@ contract!(short_explicit_leases_of_reentries_do_not_delay_the_renewal, |store| {
     guard.unlock().unwrap();
 });
 
-contract!(a_hold_is_renewed_after_nested_holds_of_another_thread, |store| {
+contract!(released_nested_holds_do_not_stop_the_next_holders_renewal, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = &client.get_lock(fresh("renewed"));
     elsewhere(|| {

@@ -123,7 +123,7 @@ test_on!(inspection_shows_the_type_of_other_programs_keys, RedisServer::start_de
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
     assert_eq!((seen.fencing_token.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
-    // A group lock of Redisson, and a read lock with two readers, the first of whom has an expired lease.
+    // A `RedissonFasterMultiLock`, and a read lock with two readers. The lease of the first has expired.
     run(
         &mut admin,
         "HSET group v 8a3f0e0e-0000-4000-8000-000000000001:3 v:8a3f0e0e-0000-4000-8000-000000000001:3:lock_count 1 v:8a3f0e0e-0000-4000-8000-000000000001:3:expire_time 99999999999999",

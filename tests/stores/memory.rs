@@ -161,7 +161,7 @@ fn clients_created_and_dropped_while_the_clock_moves_never_hang() {
 }
 
 #[test]
-fn the_manual_clock_moves_without_clients() {
+fn the_manual_clock_can_advance_while_no_client_exists() {
     let (clock, store) = world();
     let alone = Waiter::on(clock.clone(), move |clock| clock.advance(HOUR));
     alone.returns_within(LONG);

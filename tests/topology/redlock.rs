@@ -278,7 +278,7 @@ test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mu
 });
 
 test_on!(a_hanging_minority_costs_only_the_first_acquire_a_timeout, alone(), Nodes::start(5), |nodes| {
-    // The lease is long, so that the node time-out, and not a tenth of the lease, limits each request.
+    // A tenth of the lease also limits a request. With this lease the node time-out (400 ms) is shorter.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
     takes_and_gives_back(&lock);

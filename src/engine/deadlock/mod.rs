@@ -96,8 +96,8 @@ impl Finder {
             return due;
         }
         core.finder_due.store(u64::MAX, Ordering::SeqCst);
-        // The reset may discard a time that `Core::find_by` has just set. The clock is read after it, so this
-        // round sees the wait, or the due entry, for which that time was set.
+        // The reset may discard a time that another thread has just set by `Core::find_by`. So the clock, the
+        // due entry and the waits are read after the reset: this round covers what that time was set for.
         let now = core.clock.now();
         let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);

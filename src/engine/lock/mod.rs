@@ -221,7 +221,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        // During a hand-off the lock counts as held, so that no request uses the releaser's number.
+        // During a hand-off the lock counts as held: the store could grant the releaser's thread a re-entry.
         if self.handing().is_some() {
             return Some(Moment::NEVER);
         }

@@ -110,7 +110,7 @@ fn a_hand_off_of_a_lost_lock_reports_the_loss() {
 
 /// The clock stands still during the pause. Meanwhile another thread of the process can take the lock.
 #[test]
-fn a_waiter_that_pauses_after_a_late_hand_off_keeps_no_lock() {
+fn a_pause_after_a_late_hand_off_blocks_no_other_thread() {
     let lease = Duration::from_secs(8);
     let (store, clock, engine, name) = standing(scripted());
     let mine = lock(&engine, &name);

@@ -272,7 +272,7 @@ fn a_granted_key_with_a_too_short_lease_gets_a_longer_one() {
 
 /// No event reports waiters that came before the client listened, so the grant looks for them.
 #[test]
-fn earlier_waiters_recall_a_cached_etcd_lock_at_its_grant() {
+fn a_cached_etcd_grant_finds_waiters_that_no_event_reported() {
     let (member, store) = start();
     let caches = Claim { caches: true, ..claim(LEASE, true) };
     let listening = HoldCaching::hear(&*store, &caches, &Waker::default()).unwrap();

@@ -510,7 +510,7 @@ mod tests {
 
     /// After a late answer, no request is sent over the connection: it could take that answer for its own.
     #[test]
-    fn after_a_late_answer_a_session_lock_stays_held_without_requests() {
+    fn requests_on_a_session_after_a_late_answer_are_refused_unsent() {
         let (server, store, claim) = held_twice();
         server.is_silent.store(true, Ordering::SeqCst);
         let asked = server.asked.load(Ordering::SeqCst);

@@ -256,8 +256,8 @@ mod tests {
     #[test]
     fn a_paused_leaders_late_answers_prolong_no_window() {
         let life = connected();
-        // The leader answers the request of 2 s, then stands still until 20 s. It has not pinged the client's
-        // server in between, so none of the later requests has certainly been reported.
+        // The leader answers the request of 2 s, then stands still until 20 s. It does not ping the client's
+        // server meanwhile, so that server may not have reported the later requests to the leader.
         life.answered(at(2), at(2));
         for second in (4..20).step_by(2) {
             life.answered(at(second), at(20));

@@ -334,7 +334,7 @@ impl Kind {
                 let why = match rest.get(1).and_then(text).as_deref() {
                     // The last release may be that of a Redisson reader, which does not notify our queue. So
                     // the first waiter also listens to all releases: in the library after 25 ms
-                    // (`ReleaseWatch`), in this model at once.
+                    // (`Waiting::release_watch`), in this model at once.
                     Some("soon") if is_first && self == Kind::ReadWrite => Why::Foreign,
                     Some("ours" | "soon") => Why::Ours,
                     Some("foreign" | "any") => Why::Foreign,

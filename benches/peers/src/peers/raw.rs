@@ -1,4 +1,4 @@
-//! The limit for leasehold's rate: each thread repeats leasehold's requests for one lock and unlock on a bare
+//! The best possible rate of leasehold: each thread repeats the requests of one lock and unlock on a bare
 //! socket.
 //!
 //! The two requests are recorded by MONITOR while leasehold acquires and releases a lock on the same server.

@@ -1,4 +1,4 @@
-//! The limit for threads that share one connection: leasehold's two requests, without anything else.
+//! The best possible rate of threads that share a connection: they send only leasehold's two requests.
 //!
 //! A thread sends its release only together with its next acquire, and waits for the answer to the acquire.
 //! Requests that come during a write go with the next write. One thread reads all answers.

@@ -33,8 +33,7 @@ impl Waiting<'_> {
         self.release_watch.note_heard();
         let (claim, engine) = (self.next_claim()?, self.engine);
         if heard.is_none() && self.waits {
-            // This waiter has no subscription yet, but others here may have one. `listen` compares their
-            // channel's count with `count`, so it notices messages that came meanwhile.
+            // This waiter has no subscription yet, but others here may have one: see `Listening::unheard`.
             let count = engine.store.message_count(&claim);
             (self.listening.unheard, self.listening.message_count) = (count, count);
         }

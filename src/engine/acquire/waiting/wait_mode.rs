@@ -66,7 +66,8 @@ pub(super) struct Listening {
     pub(super) listens_for: ListensFor,
     /// The message count before the last attempt. `None`: no subscription was confirmed then.
     pub(super) message_count: Option<u64>,
-    /// The message count, before the last attempt, of a subscription that other waiters had made.
+    /// Of a waiter that does not listen yet: the message count of others' subscription before its last
+    /// attempt. `listen` compares this count, and so notices a message that came meanwhile.
     pub(super) unheard: Option<u64>,
     turns: u64,
     standbys: u64,

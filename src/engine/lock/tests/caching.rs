@@ -307,7 +307,7 @@ fn ms(ms: u32) -> Moment {
     Moment::from_nanos(0).plus(MS * ms)
 }
 
-/// Whether the hold is cached until a recall after its last level.
+/// Ends the hold's last level. Returns whether the hold is now cached until a recall.
 fn stays(one: &mut One, now: Moment) -> bool {
     one.end_use(false, 0, now).is_some()
 }

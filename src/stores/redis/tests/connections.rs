@@ -289,7 +289,7 @@ fn renewals_continue_while_calls_use_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // A pool has at least two connections. The dialogs use both, so the renewal finds no shared one open.
+    // A pool has at least two connections. The dialogs use both, so only the connection for renewals is left.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
             let another = connections.dialog(Clock::System.now(), |_third| Ok(()));

@@ -83,8 +83,8 @@ fn the_records_of_permit_requests_expire() {
     store.attempt(&kept, 1, soon()).granted();
     let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     freed(&store, &permit);
-    // The release's record is gone: the client has its answer, and does not repeat the release. The other
-    // three requests keep their records until the client sends `Forget`.
+    // The acquire and the release of `permit` share one record, which the store deletes after the release's
+    // answer: the client does not repeat the release then. The other three records stay until `Forget`.
     eventually(|| commands().len() == 3);
     assert!(commands().iter().all(|key| (1..=600_000).contains(&server.number(&["PTTL", key]))));
     for claim in [&setting_up, &adding, &kept] {

@@ -32,7 +32,7 @@ fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// Gives waiting readers 1.28 s to enter after a write, as on the slowest `link` (6), instead of 20 ms.
+/// Gives waiting readers 20 ms * 2^`link` to enter (see `readers.lua`): a busy machine may need over 20 ms.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }

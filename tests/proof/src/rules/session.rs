@@ -124,8 +124,8 @@ impl Session {
                 first.answered.filter(|ago| *ago >= last.sent + LONGER).map(|_| first.sent)
             }
             (_, [first, second, third]) => {
-                // If `LONGER` has passed, the leader has pinged. The ping arrives before the second answer,
-                // so the follower's reply reports the first question before the third question arrives.
+                // After `LONGER` the leader has pinged the follower, ahead of its second answer. The
+                // follower's reply reports the first question, and reaches the leader before the third one.
                 let wait = if self.broken == "no ping need have passed" { 0 } else { LONGER };
                 let is_behind = |earlier: &Asked, later: &Asked, by: u8| {
                     earlier.answered.is_some_and(|ago| ago >= later.sent + by)
