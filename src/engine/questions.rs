@@ -78,8 +78,7 @@ impl Engine {
         name: &LockName,
         ask: impl FnOnce(Moment) -> Answer<T>,
     ) -> Result<T> {
-        let answer = ask(self.one_command()).map_err(Failure::into_read_error);
-        answer.map_err(|error| error.during(action).on(name.given()))
+        named(ask(self.one_command()), action, name.given()).map_err(Failure::into_read_error)
     }
 
     /// The hold of the calling thread and task, even if lost.
