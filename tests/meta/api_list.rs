@@ -181,7 +181,7 @@ fn list(file: &Path, text: &str, exports: &Exports, list: &mut List) {
 fn inside(body: &[&str], header: &str) -> Vec<String> {
     let mut found = Vec::new();
     let is_enum = header.starts_with("pub enum");
-    let mut variant = String::new();
+    let (mut variant, mut end) = (String::new(), "");
     for (at, line) in body.iter().enumerate().skip(1) {
         let Some(text) = line.strip_prefix("    ") else { continue };
         if text.starts_with("#[cfg(feature") {
@@ -198,13 +198,14 @@ fn inside(body: &[&str], header: &str) -> Vec<String> {
             found.push(format!("    {}", signature(body, at)));
         } else if is_enum && text.starts_with(|c: char| c.is_ascii_uppercase()) {
             variant = text.trim_end_matches(',').to_owned();
+            end = if body[at - 1].trim() == "#[non_exhaustive]" { ", .." } else { "" };
             if !variant.ends_with('{') {
                 found.push(format!("    {variant}"));
             }
         } else if is_enum && text.starts_with("    ") && !text.trim().starts_with("//") {
             variant.push_str(&format!(" {}", text.trim()));
         } else if is_enum && text.starts_with('}') {
-            found.push(format!("    {} }}", variant.trim_end_matches(',')));
+            found.push(format!("    {}{end} }}", variant.trim_end_matches(',')));
         }
     }
     found
