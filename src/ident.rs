@@ -358,7 +358,7 @@ mod tests {
         }
         let (sender, asked) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // What is made later is destroyed earlier: the marker before `LAST`, so `Asks::drop` finds none.
+            // The thread-local made last is destroyed first: the marker before `LAST`, so `Asks::drop` finds none.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
             ThreadMarker::current().id()
         });

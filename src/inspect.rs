@@ -234,7 +234,7 @@ pub struct PermitInfo {
     pub remaining: Duration,
 }
 
-/// Where a holder or waiter runs (host, process, thread), as its client reported.
+/// The host, process and thread of a holder or waiter, as its client reported.
 ///
 /// # Examples
 /// ```

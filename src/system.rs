@@ -1,4 +1,4 @@
-//! What differs between operating systems, under the same names on Unix and Windows. Elsewhere only
+//! Functions that differ between operating systems, under the same names on Unix and Windows. Elsewhere only
 //! `fencing` depends on the system.
 //!
 //! | name | Unix | Windows |

@@ -90,7 +90,7 @@ pub struct Clients {
 struct List<T> {
     engine: Arc<Engine>,
     page: VecDeque<T>,
-    /// Where in the store the next page begins; `None` after the last page.
+    /// The place in the store where the next page begins; `None` after the last page.
     next: Option<Place>,
     cost: ListCost,
 }

@@ -1,4 +1,4 @@
-//! What only the program `leasehold` uses: it reads a builder's options for its own connections to the
+//! Only the program `leasehold` uses this file: it reads a builder's options for its own connections to the
 //! servers, and calls some private functions of this crate.
 
 use std::path::PathBuf;
@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::client::ClientBuilder;
 use crate::config::{Provider, debug_fields, read_urls};
 use crate::directory::ClientInfo;
-use crate::engine::stuck::ids_of;
 
 /// The time in nanoseconds by this machine's clock, which also runs while the machine sleeps.
 pub const NANOS: fn() -> u64 = crate::system::nanos;
@@ -16,7 +15,8 @@ pub const HOST_NAME: fn() -> String = crate::system::host_name;
 /// A duration in words.
 pub const SPAN: fn(Duration) -> String = crate::inspect::span;
 /// Whether a wait in the client's entry may be part of a deadlock: the search starts at such waits.
-pub const MAY_BE_DEADLOCKED: fn(&ClientInfo) -> bool = |client| !ids_of(&client.uses).is_empty();
+pub const MAY_BE_DEADLOCKED: fn(&ClientInfo) -> bool =
+    |client| client.uses.iter().any(|one| one.published.is_some());
 
 /// The options in effect. Empty or `None` means the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]

@@ -128,7 +128,7 @@ pub struct LockUse {
     pub(crate) published: Option<WaitRecord>,
 }
 
-/// What the search for deadlocks needs to know of a wait.
+/// The facts of a wait that the search for deadlocks needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WaitRecord {
     /// Unique among the client's waits.

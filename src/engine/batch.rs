@@ -43,7 +43,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came
 }
 
-/// What the locks of one request have in common: the client, and a number that the store gives. Locks with
+/// The locks of one request have this in common: the client, and a number that the store gives. Locks with
 /// equal values can share a request; `None`: the lock needs a request of its own.
 type Together = Option<(*const Engine, u32)>;
 

@@ -72,7 +72,7 @@ impl Announcer {
     }
 }
 
-/// What a client's callers and threads share. The threads have no `Engine`, so that its drop ends them.
+/// The state that a client's callers and threads share. The threads have no `Engine`, so that its drop ends them.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,

@@ -241,7 +241,7 @@ struct Far {
     loses_handoff: AtomicBool,
 }
 
-/// What all clients of a server share: the subscriptions, each with the stream of events to its client.
+/// All clients of a server share this: the subscriptions, each with the stream of events to its client.
 #[derive(Default)]
 struct Exchange {
     /// Whether a release learns that other clients listen, so that its process stands back.

@@ -12,7 +12,9 @@ pub(crate) fn check_scheme(url: &str) -> Result<()> {
     let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
     Error::unless(!url.is_empty(), || words)?;
     Error::unless(url.contains("://"), || {
-        format!("the URL has no scheme: a URL begins with one of {SCHEMES} (for a ring: the first five)")
+        format!(
+            "the URL has no scheme: a URL begins with one of {SCHEMES} (for a Redlock or ring: the first five)"
+        )
     })
 }
 

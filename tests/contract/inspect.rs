@@ -46,8 +46,7 @@ contract!(a_client_sees_process_and_thread_of_its_own_hold, |store| {
     let seen = client.inspect(&name).unwrap();
     let place = seen.holders[0].location.clone().unwrap();
     assert_eq!(place.pid, std::process::id());
-    let thread: String = std::thread::current().name().unwrap().chars().take(64).collect();
-    assert_eq!(place.thread, thread);
+    assert_eq!(place.thread, crate::support::shown_thread());
     assert!(seen.holders[0].held_for.is_some_and(|held| held < LONG), "{seen}");
     guard.unlock().unwrap();
 });

@@ -255,6 +255,7 @@ fn the_public_api_list_contains_items_of_every_form() {
         "pub enum ErrorKind",
         "    WouldDeadlock",
         "    Elected { term: FencingToken }",
+        "    DeadlockOver { deadlock: &'a Deadlock, lasted: Duration, .. }",
         "    pub held_for: Option<Duration>",
         "pub trait Lock",
         "pub struct RedisLock",

@@ -134,6 +134,11 @@ pub fn shout(line: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
 }
 
+/// This thread's name as stores show it: they keep 64 characters.
+pub fn shown_thread() -> String {
+    std::thread::current().name().expect("a test's thread has its name").chars().take(64).collect()
+}
+
 /// Reports to `./check` that the test is skipped, because `what` is missing. In CI, panics instead.
 #[track_caller]
 pub fn missing(what: &str) {

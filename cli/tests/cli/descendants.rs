@@ -192,7 +192,7 @@ fn the_helper_sleeps_while_it_waits_for_descendants() {
     let mut run = Run::start(Child::Setsid.under(&stamper, &mut server.leasehold(&words)));
     eventually("the work is done", || !stamps(&file).is_empty());
     let helper = children(run.pid())[0];
-    let mut used = 0;
+    let (mut used, begun) = (0, now());
     signal(run.pid(), Signal::TERM);
     eventually("the helper ends", || match ticks(helper) {
         Some(ticks) => {
@@ -202,6 +202,7 @@ fn the_helper_sleeps_while_it_waits_for_descendants() {
         None => true,
     });
     run.wait();
+    assert!(now() - begun > 1_000_000_000, "the helper did not wait for the descendant");
     assert!(used < 100, "the helper used {used} ticks of 10 ms");
 }
 

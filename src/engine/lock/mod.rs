@@ -85,7 +85,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(crate) beside: X,
 }
 
-/// Where the lock goes after the end of a level.
+/// The lock's way after the end of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Cached(CachedFor),

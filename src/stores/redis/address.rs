@@ -225,7 +225,7 @@ impl Form {
                 Some(words) => return Err(Error::new(ErrorKind::Unsupported, "connect", words)),
             },
             _ if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) => {
-                let words = "a Redlock or ring needs servers of Redis: their URLs begin with redis://, rediss:// or redis+unix://";
+                let words = "a Redlock or ring needs servers of Redis: their URLs begin with redis://, rediss://, redis+unix://, redis-sentinel:// or rediss-sentinel://";
                 return Err(Error::invalid("connect", words));
             }
             _ => {

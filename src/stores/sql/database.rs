@@ -1,4 +1,4 @@
-//! What the pool needs of a database: how to connect, and whether a connection can be used after a request.
+//! The pool's view of a database: how to connect, and whether a connection can be used after a request.
 
 use std::ops::{Deref, DerefMut};
 

@@ -11,7 +11,7 @@ use crate::seam::Family;
 use crate::seam::directory::Wanted;
 
 const BASE: &str = "/leasehold";
-/// What the library itself keeps in `BASE`: the folder of clients' entries, and the node of the format number.
+/// The library's own nodes in `BASE`: the folder of clients' entries, and the node of the format number.
 const OWN: [&str; 2] = [CLIENTS, FORMAT];
 const CLIENTS: &str = "%clients";
 const FORMAT: &str = "%format";

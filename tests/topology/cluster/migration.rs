@@ -223,6 +223,26 @@ fn moved_and_new_locks_are_usable_while_their_slot_moves() {
     });
 }
 
+/// A lock with its key and its queue's key (`line`), whose slot begins to move from member 0 to member 1.
+struct Queued<'a> {
+    name: String,
+    line: String,
+    held: Guard,
+    waiting: Call<()>,
+    slot: Move<'a>,
+}
+
+fn queued<'a>(cluster: &'a Cluster, holder: &LockClient, waiter: &LockClient) -> Queued<'a> {
+    let name = cluster.name_on(0, "line");
+    let line = format!("leasehold_lock_queue:{{{name}}}");
+    let held = holder.get_lock(&name).acquire().unwrap();
+    let lock = waiter.get_lock(&name);
+    let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
+    assert!(eventually(LONG, || cluster.ask::<i64>(0, &["ZCARD", &line]) == 1));
+    let slot = Move::begin(cluster, &name, 0, 1);
+    Queued { name, line, held, waiting, slot }
+}
+
 /// The queue has moved already, and the lock has not. Then no waiter is notified, but no call fails, and the
 /// client does not take the members' errors for missing permissions.
 #[test]
@@ -231,13 +251,7 @@ fn a_lock_is_granted_when_only_its_queue_has_moved() {
         for way in [Auto, Plain] {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
             let (holder, waiter, other) = (client(), client(), client());
-            let name = cluster.name_on(0, "line");
-            let line = format!("leasehold_lock_queue:{{{name}}}");
-            let held = holder.get_lock(&name).acquire().unwrap();
-            let lock = waiter.get_lock(&name);
-            let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
-            assert!(eventually(LONG, || cluster.ask::<i64>(0, &["ZCARD", &line]) == 1));
-            let slot = Move::begin(cluster, &name, 0, 1);
+            let Queued { name, line, held, waiting, slot } = queued(cluster, &holder, &waiter);
             slot.take(&line);
             assert!(!other.get_lock(&name).try_lock().unwrap());
             assert!(!other.get_lock(&name).try_lock_for(ms(50)).unwrap());
@@ -265,13 +279,7 @@ fn no_queue_begins_on_the_new_member_before_the_old_queue_moves() {
     on_cluster(|cluster| {
         let client = || builder(cluster).command_timeout(T * 6).build().unwrap();
         let (holder, waiter, other) = (client(), client(), client());
-        let name = cluster.name_on(0, "ahead");
-        let line = format!("leasehold_lock_queue:{{{name}}}");
-        let held = holder.get_lock(&name).acquire().unwrap();
-        let lock = waiter.get_lock(&name);
-        let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
-        assert!(eventually(LONG, || cluster.ask::<i64>(0, &["ZCARD", &line]) == 1));
-        let slot = Move::begin(cluster, &name, 0, 1);
+        let Queued { name, line, held, waiting, slot } = queued(cluster, &holder, &waiter);
         slot.take(&name);
         assert!(!other.get_lock(&name).try_lock_for(ms(300)).unwrap());
         slot.take(&line);

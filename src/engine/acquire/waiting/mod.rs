@@ -63,7 +63,7 @@ pub(crate) struct Waiting<'a> {
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
-    /// What brings the grant: the moment when a message woke this waiter (`false`), or when a thread of this
+    /// The cause of the grant: the moment when a message woke this waiter (`false`), or when a thread of this
     /// client sent the hand-off (`true`).
     coming: Option<(Moment, bool)>,
 }

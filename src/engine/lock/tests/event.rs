@@ -36,7 +36,7 @@ pub(super) enum Said {
     Unknown,
 }
 
-/// What an event leaves to do after the mutex is unlocked: a request, a clean-up, or the report of a loss.
+/// The work that an event leaves for after the mutex's unlock: a request, a clean-up, or the report of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask { thread: usize, number: Number, caches: bool, waits: bool },

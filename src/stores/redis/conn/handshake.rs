@@ -18,7 +18,7 @@ const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// How long to wait for the version of a server without HELLO. Only the error's words need this version.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
 
-/// What the handshake sends and expects. Not `Debug`, because it contains the password.
+/// The handshake's requests and expected answers. Not `Debug`, because it contains the password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,

@@ -1,4 +1,4 @@
-//! What all connections to a server know of it: whether it became a replica, and which scripts it has.
+//! All connections to a server share this knowledge of it: whether it became a replica, and which scripts it has.
 
 use std::sync::Arc;
 use std::time::Duration;
